@@ -4,6 +4,8 @@
 // in wire order.
 #include "wire/packet.hpp"
 
+#include <optional>
+
 #include "wire/header_layouts.hpp"
 
 namespace adverb::wire {
@@ -45,6 +47,8 @@ void decode_extensions(const OpcodeInfo& op, const std::uint8_t* at, Packet& p) 
   if (op.has(ext_ieth)) take(at, p.ieth);
 }
 
+unsigned pad_count(std::span<const std::uint8_t> bytes) { return bytes[1] >> 4 & 3; }
+
 // Is `rest` (payload and pad) of a right size?  A CNP is followed by 16 reserved bytes and no pad.
 bool good_rest(const OpcodeInfo& op, std::size_t rest, unsigned pad) {
   if (op.verb == Verb::cnp) return rest == cnp_reserved_bytes && pad == 0;
@@ -52,22 +56,30 @@ bool good_rest(const OpcodeInfo& op, std::size_t rest, unsigned pad) {
   return pad <= rest && rest % 4 == 0;
 }
 
+std::optional<DecodeError> validate(std::span<const std::uint8_t> bytes) {
+  if (bytes.size() < bth_bytes) return DecodeError::too_short;
+  const OpcodeInfo& op = info_of(Opcode{bytes[0]});
+  if (!op) return DecodeError::unknown_opcode;
+  if (bytes[1] & 15) return DecodeError::bad_version;
+  if (bytes.size() < op.header_bytes) return DecodeError::too_short;
+  if (!good_rest(op, bytes.size() - op.header_bytes, pad_count(bytes))) return DecodeError::bad_pad;
+  return std::nullopt;
+}
+
 }  // namespace
 
+// One object is returned by every path, so that it is built in place and never copied.
 std::expected<Packet, DecodeError> decode(std::span<const std::uint8_t> bytes) {
-  if (bytes.size() < bth_bytes) return std::unexpected(DecodeError::too_short);
-  const OpcodeInfo& op = info_of(Opcode{bytes[0]});
-  if (!op) return std::unexpected(DecodeError::unknown_opcode);
-  if (bytes[1] & 15) return std::unexpected(DecodeError::bad_version);
-  if (bytes.size() < op.header_bytes) return std::unexpected(DecodeError::too_short);
-  std::size_t rest = bytes.size() - op.header_bytes;
-  unsigned pad = bytes[1] >> 4 & 3;
-  if (!good_rest(op, rest, pad)) return std::unexpected(DecodeError::bad_pad);
-
   std::expected<Packet, DecodeError> result;
+  if (auto error = validate(bytes)) {
+    result = std::unexpected(*error);
+    return result;
+  }
+  const OpcodeInfo& op = info_of(Opcode{bytes[0]});
   load(bytes.data(), result->bth);
   decode_extensions(op, bytes.data() + bth_bytes, *result);
-  result->payload = bytes.subspan(op.header_bytes, rest - pad);
+  result->payload =
+      bytes.subspan(op.header_bytes, bytes.size() - op.header_bytes - pad_count(bytes));
   return result;
 }
 
