@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// The lock of a queue: held for some tens of nanoseconds by posters and pollers.  Spins with PAUSE for a short
+// while, then yields the CPU, so that a holder that was scheduled out on a small machine can finish.
+#pragma once
+
+#include <atomic>
+
+namespace adverb {
+
+class SpinLock {
+ public:
+  void lock() {
+    if (!held_.exchange(true, std::memory_order_acquire)) return;
+    lock_slowly();
+  }
+  bool try_lock() { return !held_.exchange(true, std::memory_order_acquire); }
+  void unlock() { held_.store(false, std::memory_order_release); }
+
+ private:
+  void lock_slowly() {
+    for (unsigned spins = 0; held_.exchange(true, std::memory_order_acquire);)
+      while (held_.load(std::memory_order_relaxed)) pause(++spins);
+  }
+  static void pause(unsigned spins);
+  std::atomic<bool> held_{false};
+};
+
+}  // namespace adverb

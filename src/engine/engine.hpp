@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// The transport engine of one device: a function from (state, now, packet) to (state, packets).  No socket, thread, clock,
+// random source or environment is reached from here; they are arguments.  So the same engine runs in a process, in a
+// service and in a simulator, bit for bit.
+//
+//   for (frame : received) engine.receive(now, frame);
+//   do { tx.clear(); more = engine.transmit(now, tx); port.send(tx); } while (more);
+//   wait until a frame, a doorbell or engine.next_deadline()
+//
+// All members except ring_doorbell() need the caller to be alone (the nic's engine lock).  Nothing on the path of
+// receive() and transmit() allocates.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/prng.hpp"
+#include "base/timer_wheel.hpp"
+#include "engine/burst.hpp"
+#include "engine/counters.hpp"
+#include "engine/memory.hpp"
+#include "engine/queue_pair.hpp"
+
+namespace adverb::engine {
+
+struct EngineConfig {
+  unsigned slot = 1;                     // upper bits of every QPN
+  std::uint32_t max_qp = 16384;          // at most 2^14
+  std::uint32_t max_mr = 65536;          // a power of two
+  std::uint64_t seed = 1;                // keys, QPN order
+  Mtu active_mtu = Mtu::mtu_1024;
+  std::uint64_t initial_window = 256 << 10, max_window = 4 << 20;  // frame_cost bytes per destination
+  Duration min_ack_timeout{};            // a floor for the local ACK timeout, for ports with scheduling delays
+  Duration cnp_interval = std::chrono::microseconds(50);  // at most one CNP per QP in this time (annex A17)
+  std::uint32_t max_responder_resources = 128;            // max_qp_rd_atom
+  bool end_to_end_credits = true;        // AETH credit counts for QPs without an SRQ, and the limit as a requester
+};
+
+struct QpInit {
+  QpType type = QpType::rc;
+  PdId pd = 0;
+  CompletionQueue *send_cq = nullptr, *recv_cq = nullptr;
+  SharedReceiveQueue* srq = nullptr;
+  std::uint32_t max_send_wr = 1, max_recv_wr = 1, max_send_sge = 1, max_recv_sge = 1, max_inline = 0;
+  bool sq_sig_all = false;
+  void* user = nullptr;
+};
+
+// Why modify_qp refused.  ok() or one of: a transition error; or `what` with the offending value and the limit.
+struct ModifyResult {
+  TransitionError transition{};
+  const char* what = nullptr;  // e.g. "path_mtu above active_mtu"
+  std::uint64_t value = 0, limit = 0;
+  bool ok() const { return transition.kind == TransitionError::none && !what; }
+};
+
+// Something to tell the application, after the engine was let go.
+struct EventRecord {
+  enum Kind : std::uint8_t { completion, cq, qp, srq } kind{};
+  AsyncEvent event{};   // unless completion
+  void* user{};         // of the object
+};
+
+class Engine {
+ public:
+  explicit Engine(const EngineConfig&);
+  ~Engine();
+  Engine(const Engine&) = delete;
+
+  // --- control path
+  CompletionQueue* create_cq(std::uint32_t capacity, void* user);
+  bool destroy_cq(CompletionQueue*);                       // false: in use
+  SharedReceiveQueue* create_srq(std::uint32_t depth, std::uint32_t max_sge, PdId, void* user);
+  bool destroy_srq(SharedReceiveQueue*);                   // false: in use
+  void arm_srq_limit(SharedReceiveQueue*, std::uint32_t limit);
+  QueuePair* create_qp(const QpInit&);                     // null: max_qp are in use
+  void destroy_qp(QueuePair*);
+  ModifyResult modify_qp(Instant now, QueuePair&, const QpAttributes&, std::uint32_t mask);
+  KeyTable& keys() { return keys_; }
+  // The source addresses of the device; frames for others are dropped.  A zero GID is an empty entry.
+  void set_gid(unsigned index, const Gid&);
+  // Same-host flow control: every address of this host, one line per slot, and the limit of frame_cost bytes each.
+  void set_local(std::span<const Gid> host_gids, std::span<CreditLine> lines, std::uint64_t limit);
+  // Raises an event at every QP and CQ owner is the nic's business; this counts and configures only.
+  const EngineConfig& config() const { return config_; }
+  void set_active_mtu(Mtu m) { config_.active_mtu = m; }
+
+  // --- data path
+  void receive(Instant now, const RxFrame&);
+  // Fires timers, then builds frames.  True: more is ready than the burst could hold, call again.
+  bool transmit(Instant now, TxBurst&);
+  Instant next_deadline() const;
+  // What the nic reads before it looks into all its sockets, and gives back when it found them all empty.
+  std::uint64_t credit_mark() const;
+  void credit_settle(std::uint64_t mark);
+
+  // --- any thread
+  void ring_doorbell(QueuePair&);
+  bool doorbells_pending() const { return doorbells_.load(std::memory_order_seq_cst) != nullptr; }
+
+  // Takes up to events.size() records; returns how many.  Call until it returns fewer.
+  unsigned take_events(std::span<EventRecord> events);
+  bool events_pending() const { return cq_events_ || qp_events_ || srq_events_; }
+
+  const Counters& counters() const { return counters_; }
+  Counters& counters() { return counters_; }
+
+ private:
+  friend class Requester;
+  friend class Completer;
+  friend class Responder;
+
+  QueuePair* find(Qpn) const;
+  void make_ready(QueuePair&);
+  void drain_doorbells();
+  void fire_timers(Instant now);
+  void retry_waiting();
+  void wait_for_credit(QueuePair&);
+  void complete(QueuePair&, CompletionQueue&, Cqe, bool solicited);
+  void raise(QueuePair&, AsyncEvent);
+  void raise_cq_error(CompletionQueue&);
+  void list_cq(CompletionQueue&);
+  void raise_srq_limit(SharedReceiveQueue&);
+  void to_error(QueuePair&, AsyncEvent why, bool raise_event);
+  void flush(QueuePair&);
+  void flush_receives(QueuePair&);
+  void reset(QueuePair&);
+  void check_drained(QueuePair&);
+  bool is_local(const Gid&) const;
+  CreditLine* line_of(const Gid&, Qpn);
+  Destination* join_destination(const Gid&, Qpn);
+  void leave_destination(QueuePair&);
+  ModifyResult check_values(const QueuePair&, const QpAttributes&, std::uint32_t mask) const;
+  void apply(Instant now, QueuePair&, const QpAttributes&, std::uint32_t mask);
+  void unlist(QueuePair&);
+
+  EngineConfig config_;
+  Counters counters_;
+  KeyTable keys_;
+  Prng random_;
+  TimerWheel wheel_;
+  Instant now_{};
+  std::unique_ptr<std::unique_ptr<QueuePair>[]> qps_;
+  std::unique_ptr<std::uint16_t[]> free_qps_;   // FIFO ring
+  std::uint64_t free_head_ = 0, free_tail_ = 0;
+  std::vector<std::unique_ptr<CompletionQueue>> cqs_;
+  std::vector<std::unique_ptr<SharedReceiveQueue>> srqs_;
+  std::vector<std::unique_ptr<Destination>> destinations_;
+  std::array<Gid, 16> gids_{};
+  std::vector<Gid> host_gids_;
+  std::span<CreditLine> lines_;
+  std::uint64_t credit_limit_ = 0;
+
+  std::atomic<QueuePair*> doorbells_{nullptr};
+  QueuePair *ready_head_ = nullptr, *ready_tail_ = nullptr;
+  QueuePair* waiting_ = nullptr;
+  CompletionQueue* cq_events_ = nullptr;
+  QueuePair* qp_events_ = nullptr;
+  SharedReceiveQueue* srq_events_ = nullptr;
+};
+
+}  // namespace adverb::engine

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one gate to application memory (design: memory is touched through one gate).  A key names a memory
+// region (later also a window); resolve() checks key, protection domain, rights and range with overflow-safe
+// arithmetic (IBTA 10.6.3, 10.6.7) and grants a span; bytes move only by the grant's copy functions, which
+// survive memory that the application has taken away (base/guarded.hpp).
+//
+// Keys: the upper 24 bits are a keyed permutation of the table's index, the low 8 bits are drawn at random for
+// each registration, and freed indexes are reused first in, first out: a key cannot be guessed from another.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <expected>
+#include <memory>
+#include <span>
+
+#include "engine/types.hpp"
+
+namespace adverb::engine {
+
+struct MemoryRegion {
+  std::uint64_t iova{};      // the address space that work requests use (reg_mr_iova2), else the CPU address
+  std::uint64_t length{};
+  std::byte* base{};         // CPU address of byte 0
+  std::uint32_t access{};    // Access bits
+  PdId pd{};
+  std::uint32_t key{};       // both lkey and rkey; 0 means that the slot is free
+  bool invalidatable{};      // may be invalidated by SEND_WITH_INV or LOCAL_INV
+};
+
+// A range that was granted.  Valid until the next change of the table; copy at once.
+struct Grant {
+  std::byte* data{};
+  std::uint64_t length{};
+  // False: a fault (the application unmapped, protected or truncated the memory).
+  [[nodiscard]] bool copy_in(std::uint64_t offset, const void* from, std::size_t n) const;
+  [[nodiscard]] bool copy_out(std::uint64_t offset, void* to, std::size_t n) const;
+};
+
+enum class KeyError : std::uint8_t { bad_key, bad_pd, bad_access, bad_range };
+
+class KeyTable {
+ public:
+  // `capacity`: registrations at once (max_mr); a power of two up to 2^20.  `secret`: for the keys.
+  KeyTable(std::uint32_t capacity, std::uint64_t secret);
+
+  // Null when the table is full.
+  MemoryRegion* add(const MemoryRegion&);          // fills in .key
+  void remove(MemoryRegion&);
+  MemoryRegion* find(std::uint32_t key);           // any live key, no rights checked
+  // May `access` bits (a subset test) be exercised by `pd` on [address, address + length)?  length 0 is always in
+  // range but the key must be good.  Reading locally needs no right, so access may be 0.
+  std::expected<Grant, KeyError> resolve(std::uint32_t key, PdId pd, std::uint64_t address,
+                                         std::uint64_t length, std::uint32_t access) const;
+  // SEND_WITH_INV / LOCAL_INV: the key stops working.  False when it is no key that may be invalidated by pd.
+  bool invalidate(std::uint32_t key, PdId pd);
+  std::uint32_t size() const { return size_; }
+
+ private:
+  std::uint32_t permute(std::uint32_t index) const;
+  std::uint32_t unpermute(std::uint32_t upper) const;
+
+  std::uint32_t capacity_, size_ = 0;
+  std::uint64_t secret_, random_;
+  std::unique_ptr<MemoryRegion[]> regions_;
+  std::unique_ptr<std::uint32_t[]> free_;  // FIFO ring of free indexes
+  std::uint64_t free_head_ = 0, free_tail_ = 0;
+};
+
+// Gathers n bytes that start `offset` bytes into the scatter/gather list, or scatters n bytes there.  Zero-length elements
+// are skipped without a look at their key (ibv_post_send(3)).  `needed` rights are checked on every element touched.
+enum class SgStatus : std::uint8_t { ok, protection, fault, too_short };
+SgStatus gather(const KeyTable&, PdId, std::span<const Sge>, std::uint64_t offset, void* to, std::size_t n);
+SgStatus scatter(const KeyTable&, PdId, std::span<const Sge>, std::uint64_t offset, const void* from,
+                 std::size_t n);
+
+}  // namespace adverb::engine

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// RoCEv2 over UDP sockets (annex A17): GSO and GRO, ECN both ways, the ICRC, source ports for ECMP.
+//
+//   - Receive sockets are handed in: this slot's member of the reuseport group of each local address.
+//   - Send sockets are made here: unconnected, DF set (so that the IPv4 Identification is 0, or k for
+//     segment k of a bundle, which the ICRC covers), bound to the local address and a port in
+//     0xC000..0xFFFF that is chosen by a hash of both QPNs; one source port never serves two destination slots.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "port/port.hpp"
+
+namespace adverb::port {
+
+struct LocalAddress {
+  unsigned gid_index{};
+  Gid gid{};
+  unsigned ifindex{};       // scope of link-local IPv6 addresses
+  int receive_socket = -1;  // this slot's group member; the port owns it from now on
+};
+
+struct UdpPortConfig {
+  unsigned slot = 1;
+  std::vector<LocalAddress> addresses;
+  int relay_socket = -1;           // unix datagram socket on which other slots hand us frames that are ours; owned
+  std::string relay_name_prefix;   // abstract name of slot N's relay socket is this prefix and N in decimal
+  bool gso = true, gro = true;
+  unsigned max_segments = 64;
+  std::uint64_t receive_buffer = 4 << 20;  // asked for; SO_RCVBUFFORCE is tried first
+};
+
+class UdpPort final : public Port {
+ public:
+  // Throws std::system_error when a socket cannot be made.
+  explicit UdpPort(UdpPortConfig);
+  ~UdpPort() override;
+
+  std::span<const engine::RxFrame> receive(bool& all_empty) override;
+  void send(engine::TxBurst&) override;
+  std::vector<int> wait_descriptors() const override;
+  const PortCounters& counters() const override;
+
+  // The smallest SO_RCVBUF that the receive sockets really got, as the kernel accounts it.
+  std::uint64_t receive_buffer() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace adverb::port
