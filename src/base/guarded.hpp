@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Touching memory that is not ours.  Registered memory belongs to the application, which may unmap, protect
-// or truncate it at any time, and may watch it while we write: so every access goes through these
-// routines and nothing else.
+// Touching memory that is not ours.  Registered memory belongs to the application, which may unmap,
+// protect or truncate it at any time, and may watch it while we write: so every access goes through
+// these routines and nothing else.
 //
-//   - Faults: each routine is a leaf whose instructions lie in one known range without use of the stack.
-//     A SIGSEGV or SIGBUS in the range resumes at the routine's failure exit (install_fault_handler);
-//     the routine then returns false, and what was copied before the fault stays copied.
-//   - Placement: bytes are stored in ascending address order and the last bytes after all others, with
+//   - Faults: each routine is a leaf whose instructions lie in one known range without use of the
+//   stack.
+//     A SIGSEGV or SIGBUS in the range resumes at the routine's failure exit
+//     (install_fault_handler); the routine then returns false, and what was copied before the fault
+//     stays copied.
+//   - Placement: bytes are stored in ascending address order and the last bytes after all others,
+//   with
 //     release semantics: an application that polls the last byte sees all that precede it.
 //   - An aligned 8, 4 or 2 byte access is one load and one store.
 #pragma once
@@ -22,12 +25,13 @@ namespace adverb {
 
 // 64-bit atomics on naturally aligned application memory, with CPU instructions (so that the
 // application's own atomics mix with them).  The original value is stored in *original.
-[[nodiscard]] bool guarded_fetch_add(std::uint64_t* target, std::uint64_t add, std::uint64_t* original);
+[[nodiscard]] bool guarded_fetch_add(std::uint64_t* target, std::uint64_t add,
+                                     std::uint64_t* original);
 [[nodiscard]] bool guarded_compare_swap(std::uint64_t* target, std::uint64_t compare,
                                         std::uint64_t swap, std::uint64_t* original);
 
-// If the interrupted instruction lies in a guarded routine, makes the context resume at its failure exit
-// and returns true.  For the signal handler that src/nic installs.
+// If the interrupted instruction lies in a guarded routine, makes the context resume at its failure
+// exit and returns true.  For the signal handler that src/nic installs.
 bool guarded_recover(void* ucontext);
 
 }  // namespace adverb

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The strong values that every layer speaks in: packet sequence numbers, queue pair numbers, GIDs and
-// time.  Arithmetic exists only where the specification has it: Psn has no `<`, because on a circle there
-// is none.
+// The strong values that every layer speaks in: packet sequence numbers, queue pair numbers, GIDs
+// and time.  Arithmetic exists only where the specification has it: Psn has no `<`, because on a
+// circle there is none.
 #pragma once
 
 #include <array>
@@ -41,7 +41,8 @@ class Psn {
   std::uint32_t v_{};
 };
 
-// Queue pair number: 24 bits.  The upper ten are the slot of the process that owns it (see ARCHITECTURE.md).
+// Queue pair number: 24 bits.  The upper ten are the slot of the process that owns it (see
+// ARCHITECTURE.md).
 class Qpn {
  public:
   static constexpr unsigned slot_bits = 10, index_bits = 14;

@@ -1,31 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one gate to application memory (design: memory is touched through one gate).  A key names a memory
-// region (later also a window); resolve() checks key, protection domain, rights and range with overflow-safe
-// arithmetic (IBTA 10.6.3, 10.6.7) and grants a span; bytes move only by the grant's copy functions, which
-// survive memory that the application has taken away (base/guarded.hpp).
+// The one gate to application memory (design: memory is touched through one gate).  A key names a
+// memory region (later also a window); resolve() checks key, protection domain, rights and range
+// with overflow-safe arithmetic (IBTA 10.6.3, 10.6.7) and grants a span; bytes move only by the
+// grant's copy functions, which survive memory that the application has taken away
+// (base/guarded.hpp).
 //
-// Keys: the upper 24 bits are a keyed permutation of the table's index, the low 8 bits are drawn at random for
-// each registration, and freed indexes are reused first in, first out: a key cannot be guessed from another.
+// Keys: the upper 24 bits are a keyed permutation of the table's index, the low 8 bits are drawn at
+// random for each registration, and freed indexes are reused first in, first out: a key cannot be
+// guessed from another.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <expected>
 #include <memory>
 #include <span>
 
+#include "base/prng.hpp"
 #include "engine/types.hpp"
 
 namespace adverb::engine {
 
 struct MemoryRegion {
-  std::uint64_t iova{};      // the address space that work requests use (reg_mr_iova2), else the CPU address
+  std::uint64_t
+      iova{};  // the address space that work requests use (reg_mr_iova2), else the CPU address
   std::uint64_t length{};
-  std::byte* base{};         // CPU address of byte 0
-  std::uint32_t access{};    // Access bits
+  std::byte* base{};       // CPU address of byte 0
+  std::uint32_t access{};  // Access bits
   PdId pd{};
-  std::uint32_t key{};       // both lkey and rkey; 0 means that the slot is free
-  bool invalidatable{};      // may be invalidated by SEND_WITH_INV or LOCAL_INV
+  std::uint32_t
+      key{};  // both lkey and rkey; 0 means that nothing can use the region (free or invalidated)
+  bool invalidatable{};  // may be invalidated by SEND_WITH_INV or LOCAL_INV
 };
 
 // A range that was granted.  Valid until the next change of the table; copy at once.
@@ -45,14 +51,16 @@ class KeyTable {
   KeyTable(std::uint32_t capacity, std::uint64_t secret);
 
   // Null when the table is full.
-  MemoryRegion* add(const MemoryRegion&);          // fills in .key
-  void remove(MemoryRegion&);
-  MemoryRegion* find(std::uint32_t key);           // any live key, no rights checked
-  // May `access` bits (a subset test) be exercised by `pd` on [address, address + length)?  length 0 is always in
-  // range but the key must be good.  Reading locally needs no right, so access may be 0.
+  MemoryRegion* add(const MemoryRegion&);  // fills in .key
+  void remove(MemoryRegion&);              // also after invalidate()
+  MemoryRegion* find(std::uint32_t key);   // any live key, no rights checked
+  // May `access` bits (a subset test) be exercised by `pd` on [address, address + length)?  length
+  // 0 is always in range but the key must be good.  Reading locally needs no right, so access may
+  // be 0.
   std::expected<Grant, KeyError> resolve(std::uint32_t key, PdId pd, std::uint64_t address,
                                          std::uint64_t length, std::uint32_t access) const;
-  // SEND_WITH_INV / LOCAL_INV: the key stops working.  False when it is no key that may be invalidated by pd.
+  // SEND_WITH_INV / LOCAL_INV: the key stops working; the region keeps its place until remove().
+  // False when it is no key that may be invalidated by pd.
   bool invalidate(std::uint32_t key, PdId pd);
   std::uint32_t size() const { return size_; }
 
@@ -60,18 +68,41 @@ class KeyTable {
   std::uint32_t permute(std::uint32_t index) const;
   std::uint32_t unpermute(std::uint32_t upper) const;
 
+  std::uint32_t draw_key(std::uint32_t index);
+
+  // Zeroed by the system, so that a large table costs memory only where it was used.
+  struct Release {
+    void operator()(void* p) const { std::free(p); }
+  };
+  template <class T>
+  using Table = std::unique_ptr<T[], Release>;
+  struct Slot {
+    bool used{};
+    std::uint8_t last_low{};  // low byte of the latest key
+  };
+
   std::uint32_t capacity_, size_ = 0;
-  std::uint64_t secret_, random_;
-  std::unique_ptr<MemoryRegion[]> regions_;
-  std::unique_ptr<std::uint32_t[]> free_;  // FIFO ring of free indexes
+  std::uint64_t secret_;
+  SplitMix random_;
+  Table<MemoryRegion> regions_;
+  Table<Slot> slots_;
+  std::uint32_t fresh_ = 0;    // indexes from here on were never used; they go first
+  Table<std::uint32_t> free_;  // FIFO ring of returned indexes
   std::uint64_t free_head_ = 0, free_tail_ = 0;
 };
 
-// Gathers n bytes that start `offset` bytes into the scatter/gather list, or scatters n bytes there.  Zero-length elements
-// are skipped without a look at their key (ibv_post_send(3)).  `needed` rights are checked on every element touched.
+// Whether a registration may have these rights: who may write or do atomics remotely must be
+// allowed to write locally (IBTA 11.2.8.2; ibv_reg_mr(3)), and no bit may be unknown.
+bool valid_access(std::uint32_t access);
+
+// Gathers n bytes that start `offset` bytes into the scatter/gather list, or scatters n bytes
+// there.  Zero-length elements are skipped without a look at their key (ibv_post_send(3)).  Every
+// element touched must lie in its region as a whole; scatter needs access_local_write there.
+// too_short: the list has fewer than offset + n bytes, and nothing was moved.
 enum class SgStatus : std::uint8_t { ok, protection, fault, too_short };
-SgStatus gather(const KeyTable&, PdId, std::span<const Sge>, std::uint64_t offset, void* to, std::size_t n);
-SgStatus scatter(const KeyTable&, PdId, std::span<const Sge>, std::uint64_t offset, const void* from,
-                 std::size_t n);
+SgStatus gather(const KeyTable&, PdId, std::span<const Sge>, std::uint64_t offset, void* to,
+                std::size_t n);
+SgStatus scatter(const KeyTable&, PdId, std::span<const Sge>, std::uint64_t offset,
+                 const void* from, std::size_t n);
 
 }  // namespace adverb::engine

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The queue pair state machine: which transitions exist, and which attributes each one needs and allows
-// (IBTA vol. 1, 10.3.1 and 11.2.5.2, tables "QP state transition properties"; ibv_modify_qp(3)).
+// The queue pair state machine: which transitions exist, and which attributes each one needs and
+// allows (IBTA vol. 1, 10.3.1 and 11.2.5.2, tables "QP state transition properties";
+// ibv_modify_qp(3)).
 #pragma once
 
 #include <cstdint>
@@ -34,7 +35,8 @@ enum QpAttrMask : std::uint32_t {
   attr_dest_qpn = 1 << 20,
   attr_rate_limit = 1 << 25,
 };
-inline constexpr std::uint32_t attr_kernel_only = 0xfu << 21;  // passed through by librdmacm, ignored
+inline constexpr std::uint32_t attr_kernel_only = 0xfu
+                                                  << 21;  // passed through by librdmacm, ignored
 
 // What modify_qp sets.  Members are meaningful where the mask names them.
 struct QpAttributes {
@@ -59,13 +61,20 @@ struct QpAttributes {
 
 // Why a transition was refused; `reason` is one line for the log, without the object's name.
 struct TransitionError {
-  enum Kind : std::uint8_t { none, no_such_transition, missing_attribute, attribute_not_allowed } kind{none};
+  enum Kind : std::uint8_t {
+    none,
+    no_such_transition,
+    missing_attribute,
+    attribute_not_allowed
+  } kind{none};
   std::uint32_t mask{};  // the attributes in question
 };
 
-// Checks mask for the transition from -> to of a QP of this type.  Mask bits of attr_kernel_only are ignored.
+// Checks mask for the transition from -> to of a QP of this type.  Mask bits of attr_kernel_only
+// are ignored.
 TransitionError check_transition(QpType, QpState from, QpState to, std::uint32_t mask);
-// The names of the attributes in mask as the verbs API spells them, comma-separated, into out (NUL-terminated, cut to size).
+// The names of the attributes in mask as the verbs API spells them, comma-separated, into out
+// (NUL-terminated, cut to size).
 void describe_mask(std::uint32_t mask, char* out, unsigned size);
 const char* name_of(QpState);
 

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of keys, and the copies through it.
+#include "engine/memory.hpp"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/assert.hpp"
+#include "base/guarded.hpp"
+
+namespace adverb::engine {
+
+bool Grant::copy_in(std::uint64_t offset, const void* from, std::size_t n) const {
+  ASSERT(offset <= length && n <= length - offset);
+  return guarded_copy(data + offset, from, n);
+}
+
+bool Grant::copy_out(std::uint64_t offset, void* to, std::size_t n) const {
+  ASSERT(offset <= length && n <= length - offset);
+  return guarded_copy(to, data + offset, n);
+}
+
+bool valid_access(std::uint32_t access) {
+  constexpr std::uint32_t known = access_local_write | access_remote_write | access_remote_read |
+                                  access_remote_atomic | access_mw_bind | access_zero_based |
+                                  access_on_demand | access_flush_global | access_flush_persistent;
+  if (access & ~known) return false;
+  const bool remote_change = access & (access_remote_write | access_remote_atomic);
+  return !remote_change || (access & access_local_write);
+}
+
+namespace {
+template <class T>
+T* zeroed(std::size_t n) {
+  auto* p = static_cast<T*>(std::calloc(n, sizeof(T)));
+  ASSERT(p);
+  return p;
+}
+
+// A Feistel network over 2 x 12 bits: a bijection whatever the round function is, hence invertible.
+constexpr unsigned half_bits = 12, rounds = 4;
+constexpr std::uint32_t half_mask = (1u << half_bits) - 1;
+
+std::uint32_t round_of(std::uint64_t secret, unsigned round, std::uint32_t half) {
+  return SplitMix::mix(SplitMix::mix(secret + round) ^ half) & half_mask;
+}
+}  // namespace
+
+KeyTable::KeyTable(std::uint32_t capacity, std::uint64_t secret)
+    : capacity_(capacity),
+      secret_(SplitMix::mix(secret)),
+      random_(SplitMix::mix(~secret)),
+      regions_(zeroed<MemoryRegion>(capacity)),
+      slots_(zeroed<Slot>(capacity)),
+      free_(zeroed<std::uint32_t>(capacity)) {
+  ASSERT(std::has_single_bit(capacity) && capacity <= 1u << 20);
+}
+
+std::uint32_t KeyTable::permute(std::uint32_t index) const {
+  std::uint32_t left = index >> half_bits, right = index & half_mask;
+  for (unsigned round = 0; round < rounds; ++round) {
+    const std::uint32_t next = left ^ round_of(secret_, round, right);
+    left = right;
+    right = next;
+  }
+  return left << half_bits | right;
+}
+
+std::uint32_t KeyTable::unpermute(std::uint32_t upper) const {
+  std::uint32_t left = upper >> half_bits, right = upper & half_mask;
+  for (unsigned round = rounds; round-- > 0;) {
+    const std::uint32_t previous = right ^ round_of(secret_, round, left);
+    right = left;
+    left = previous;
+  }
+  return left << half_bits | right;
+}
+
+// Any low byte but the slot's latest, so that the key before this one has ceased to work; and
+// neither 0 (no key) nor all ones (programs take it for "none").
+std::uint32_t KeyTable::draw_key(std::uint32_t index) {
+  const std::uint32_t upper = permute(index) << 8;
+  std::uint8_t& low = slots_[index].last_low;
+  for (;;) {
+    const auto drawn = static_cast<std::uint8_t>(random_.next() >> 56);
+    const std::uint32_t key = upper | drawn;
+    if (drawn == low || key == 0 || key == ~0u) continue;
+    low = drawn;
+    return key;
+  }
+}
+
+MemoryRegion* KeyTable::add(const MemoryRegion& region) {
+  if (size_ == capacity_) return nullptr;
+  const std::uint32_t index = fresh_ < capacity_ ? fresh_++ : free_[free_head_++ & (capacity_ - 1)];
+  ASSERT(index < capacity_ && !slots_[index].used);
+  slots_[index].used = true;
+  ++size_;
+  regions_[index] = region;
+  regions_[index].key = draw_key(index);
+  return &regions_[index];
+}
+
+void KeyTable::remove(MemoryRegion& region) {
+  const auto index = static_cast<std::uint32_t>(&region - regions_.get());
+  ASSERT(index < capacity_ && slots_[index].used);
+  region = MemoryRegion{};
+  slots_[index].used = false;
+  free_[free_tail_++ & (capacity_ - 1)] = index;
+  --size_;
+}
+
+MemoryRegion* KeyTable::find(std::uint32_t key) {
+  const std::uint32_t index = unpermute(key >> 8);
+  if (key == 0 || index >= capacity_ || regions_[index].key != key) return nullptr;
+  return &regions_[index];
+}
+
+std::expected<Grant, KeyError> KeyTable::resolve(std::uint32_t key, PdId pd, std::uint64_t address,
+                                                 std::uint64_t length, std::uint32_t access) const {
+  const MemoryRegion* region = const_cast<KeyTable*>(this)->find(key);
+  if (!region) return std::unexpected(KeyError::bad_key);
+  if (region->pd != pd) return std::unexpected(KeyError::bad_pd);
+  if ((region->access & access) != access) return std::unexpected(KeyError::bad_access);
+  if (length == 0) return Grant{region->base, 0};
+  const std::uint64_t origin = region->access & access_zero_based ? 0 : region->iova;
+  // Only differences that cannot wrap: [address, address + length) lies in [origin, origin + region
+  // length), and does not run over the end of the address space either.
+  const std::uint64_t offset = address - origin;
+  if (address < origin || offset > region->length || length > region->length - offset ||
+      length - 1 > ~address)
+    return std::unexpected(KeyError::bad_range);
+  return Grant{region->base + offset, length};
+}
+
+bool KeyTable::invalidate(std::uint32_t key, PdId pd) {
+  MemoryRegion* region = find(key);
+  if (!region || region->pd != pd || !region->invalidatable) return false;
+  region->key = 0;
+  return true;
+}
+
+namespace {
+// Calls copy(grant, offset in the grant, offset in the message, bytes) for each piece of the n
+// bytes that start `offset` bytes into the list.
+template <class Copy>
+SgStatus walk(const KeyTable& table, PdId pd, std::span<const Sge> list, std::uint64_t offset,
+              std::size_t n, std::uint32_t access, Copy copy) {
+  std::uint64_t total = 0;
+  for (const Sge& sge : list) total += sge.length;
+  if (offset > total || n > total - offset) return SgStatus::too_short;
+  std::size_t done = 0;
+  for (const Sge& sge : list) {
+    if (done == n) break;
+    if (offset >= sge.length) {
+      offset -= sge.length;
+      continue;
+    }
+    const auto grant = table.resolve(sge.lkey, pd, sge.addr, sge.length, access);
+    if (!grant) return SgStatus::protection;
+    const std::size_t piece = std::min<std::size_t>(n - done, sge.length - offset);
+    if (!copy(*grant, offset, done, piece)) return SgStatus::fault;
+    done += piece;
+    offset = 0;
+  }
+  return SgStatus::ok;
+}
+}  // namespace
+
+SgStatus gather(const KeyTable& table, PdId pd, std::span<const Sge> list, std::uint64_t offset,
+                void* to, std::size_t n) {
+  return walk(table, pd, list, offset, n, 0,
+              [to](const Grant& grant, std::uint64_t at, std::size_t done, std::size_t piece) {
+                return grant.copy_out(at, static_cast<std::byte*>(to) + done, piece);
+              });
+}
+
+SgStatus scatter(const KeyTable& table, PdId pd, std::span<const Sge> list, std::uint64_t offset,
+                 const void* from, std::size_t n) {
+  return walk(table, pd, list, offset, n, access_local_write,
+              [from](const Grant& grant, std::uint64_t at, std::size_t done, std::size_t piece) {
+                return grant.copy_in(at, static_cast<const std::byte*>(from) + done, piece);
+              });
+}
+
+}  // namespace adverb::engine
