@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The transport headers of InfiniBand and RoCEv2 as plain values in host byte order (IBTA vol. 1, chapter 9
-// and the "Data packet format" tables; annex A17 for RoCEv2; annex A19 for FLUSH and ATOMIC WRITE).
-// Where each member stands on the wire is said once, in header_layouts.hpp.
+// The transport headers of InfiniBand and RoCEv2 as plain values in host byte order (IBTA vol. 1,
+// chapter 9 and the "Data packet format" tables; annex A17 for RoCEv2; annex A19 for FLUSH and
+// ATOMIC WRITE). Where each member stands on the wire is said once, in header_layouts.hpp.
 #pragma once
 
 #include <cstdint>
@@ -68,12 +68,12 @@ struct Ieth {  // invalidate extended transport header, 4 bytes
   friend bool operator==(const Ieth&, const Ieth&) = default;
 };
 
-struct XrcEth {  // 4 bytes
+struct XrcEth {          // 4 bytes
   std::uint32_t srqn{};  // 24 bits
   friend bool operator==(const XrcEth&, const XrcEth&) = default;
 };
 
-struct Feth {  // FLUSH extended transport header, annex A19, 4 bytes
+struct Feth {                     // FLUSH extended transport header, annex A19, 4 bytes
   std::uint8_t selectivity{};     // 2 bits: 0 memory region range, 1 whole memory region
   std::uint8_t placement_type{};  // 4 bits: bit 0 global visibility, bit 1 persistence
   friend bool operator==(const Feth&, const Feth&) = default;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The opcode table (IBTA vol. 1, "BTH opcode encoding"; annexes A17, A19): 25 operations and five transports
-// give all that is legal in the first byte of a BTH.  Everything else about an opcode (its headers, where they
-// lie, what may follow it, its name) is derived from a row here.
+// The opcode table (IBTA vol. 1, "BTH opcode encoding"; annexes A17, A19): 25 operations and five
+// transports give all that is legal in the first byte of a BTH.  Everything else about an opcode
+// (its headers, where they lie, what may follow it, its name) is derived from a row here.
 #pragma once
 
 #include <array>
@@ -10,7 +10,8 @@
 
 namespace adverb::wire {
 
-enum class Opcode : std::uint8_t {};  // the raw byte: transport in the top three bits, operation below
+enum class Opcode : std::uint8_t {
+};  // the raw byte: transport in the top three bits, operation below
 inline constexpr Opcode cnp_opcode{0x81};  // congestion notification packet (annex A17)
 
 // Extension headers in wire order.
@@ -125,8 +126,8 @@ inline constexpr std::array operations = std::to_array<OperationRow>({
     {Operation::atomic_write, Verb::atomic_write, Place::only, ext_reth, true, "ATOMIC_WRITE"},
 });
 
-// What a transport adds to every packet, and which operations it carries.  XRC requests carry the XRCETH,
-// its responses do not (IBTA annex A14).
+// What a transport adds to every packet, and which operations it carries.  XRC requests carry the
+// XRCETH, its responses do not (IBTA annex A14).
 struct TransportRow {
   Transport transport;
   std::uint16_t added;
@@ -193,13 +194,14 @@ inline constexpr auto opcodes = make_opcodes();
 
 constexpr const OpcodeInfo& info_of(Opcode o) { return opcodes[static_cast<std::uint8_t>(o)]; }
 constexpr Opcode opcode_of(Transport t, Operation o) {
-  return Opcode(static_cast<std::uint8_t>(static_cast<unsigned>(t) << 5 | static_cast<unsigned>(o)));
+  return Opcode(
+      static_cast<std::uint8_t>(static_cast<unsigned>(t) << 5 | static_cast<unsigned>(o)));
 }
 constexpr unsigned offset_of(const OpcodeInfo& op, Ext e) { return 12 + ext_bytes(op.ext, e); }
 
 // May `cur` follow `prev` on one queue pair?  The whole of the opcode sequence rule for requests
-// (IBTA 9.7.4.1.3 for RC, 9.8.2.1.1 for UC): a started message goes on with its own verb, and nothing goes on
-// that was not started.  `prev` without a verb means that no message is open.
+// (IBTA 9.7.4.1.3 for RC, 9.8.2.1.1 for UC): a started message goes on with its own verb, and
+// nothing goes on that was not started.  `prev` without a verb means that no message is open.
 constexpr bool follows(const OpcodeInfo& prev, const OpcodeInfo& cur) {
   bool open = prev && !prev.ends();
   return open ? !cur.starts() && cur.verb == prev.verb : cur.starts();

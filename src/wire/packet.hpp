@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A transport packet, decoded once: everything after this edge is in host byte order and length-checked.
+// A transport packet, decoded once: everything after this edge is in host byte order and
+// length-checked.
 #pragma once
 
 #include <cstdint>
@@ -29,18 +30,20 @@ struct Packet {
 
 // Why bytes are no packet.  Each is counted by its name.
 enum class DecodeError : std::uint8_t {
-  too_short,        // shorter than the BTH, or than the headers its opcode needs
-  unknown_opcode,   // reserved, or RD
-  bad_version,      // TVer is not zero
-  bad_pad,          // more pad than payload, or payload and pad no multiple of four, or payload where none may be
+  too_short,       // shorter than the BTH, or than the headers its opcode needs
+  unknown_opcode,  // reserved, or RD
+  bad_version,     // TVer is not zero
+  bad_pad,  // more pad than payload, or payload and pad no multiple of four, or payload where none
+            // may be
 };
 
-// Decodes the bytes from the BTH up to and without the ICRC.  Never reads outside `bytes`; the payload span
-// points into it.  The ICRC is the caller's to check (icrc.hpp): what fails here never gets that far.
+// Decodes the bytes from the BTH up to and without the ICRC.  Never reads outside `bytes`; the
+// payload span points into it.  The ICRC is the caller's to check (icrc.hpp): what fails here never
+// gets that far.
 std::expected<Packet, DecodeError> decode(std::span<const std::uint8_t> bytes);
 
-// Writes BTH and extension headers of packet.info() and returns their size (at most max_header_bytes).
-// bth.pad_count must already be right; payload, pad and ICRC are the caller's.
+// Writes BTH and extension headers of packet.info() and returns their size (at most
+// max_header_bytes). bth.pad_count must already be right; payload, pad and ICRC are the caller's.
 inline constexpr unsigned max_header_bytes = 12 + 4 + 8 + 28 + 16;
 unsigned encode_headers(const Packet& packet, std::uint8_t* out);
 
