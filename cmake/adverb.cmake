@@ -37,3 +37,11 @@ function(adverb_library name)
     set_tests_properties(${name}_test PROPERTIES LABELS unit TIMEOUT 300)
   endif()
 endfunction()
+
+# What a user of Adverb needs, without tests and benchmarks: `cmake --build --preset release --target product`.
+function(adverb_product)
+  if(NOT TARGET product)
+    add_custom_target(product)
+  endif()
+  add_dependencies(product ${ARGN})
+endfunction()

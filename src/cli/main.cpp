@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// The `adverb` command: parses the command line and hands over to one function per subcommand.
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <exception>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "cli/devices.hpp"
+#include "cli/doctor.hpp"
+#include "cli/run.hpp"
+
+namespace {
+
+// Every option of `run` has a variable, so that a job starter can set it too.
+struct RunOption {
+  const char *option, *variable, *type, *help;
+};
+constexpr RunOption run_options[] = {
+    {"--device", "ADVERB_DEVICE", "NAME,...",
+     "show only these devices or network interfaces (adverb0, eth0)"},
+    {"--part-id", "ADVERB_PART_ID", "N",
+     "vendor_part_id that programs see, such as 4119 (ConnectX-5)"},
+    {"--device-name", "ADVERB_DEVICE_NAME", "PREFIX",
+     "call devices PREFIX0, PREFIX1, ... (default adverb)"},
+    {"--gso", "ADVERB_GSO", "on|off", "hand the kernel many packets in one call (default on)"},
+    {"--log", "ADVERB_LOG", "LEVEL",
+     "error, warn, info or debug (default warn), to standard error"},
+    {"--stats", "ADVERB_STATS", "stderr|FILE", "write counters as JSON when the program ends"},
+};
+
+constexpr const char* examples = R"(Examples:
+  adverb run -- ibv_devinfo                        see the device a program gets
+  adverb run -- ib_write_bw                        start a server ...
+  adverb run -- ib_write_bw 192.0.2.7              ... and, on another host, its client
+  adverb run --device lo -- ibv_rc_pingpong        both on this host: server,
+  adverb run --device lo -- ibv_rc_pingpong localhost     and client
+  adverb run -- mpirun -np 4 ./prog                everything that mpirun starts here
+  adverb doctor                                    what would stop Adverb on this machine
+
+Adverb needs no kernel module, no root and no RDMA hardware.  On the wire it speaks RoCE v2 (UDP port
+4791), so the peer may be a hardware NIC, the kernel's soft-RoCE or another Adverb.)";
+
+// Splits off PROG ARG... : what follows `--`, or the first word that is no option of `run`.
+std::vector<std::string> split_program(std::vector<std::string>& words) {
+  if (words.empty() || words[0] != "run") return {};
+  std::size_t i = 1;
+  while (i < words.size() && words[i].starts_with('-') && words[i] != "--") {
+    const bool alone =
+        words[i].find('=') != std::string::npos || words[i] == "--help" || words[i] == "-h";
+    i = std::min(words.size(), i + (alone ? 1 : 2));
+  }
+  const std::size_t program = i < words.size() && words[i] == "--" ? i + 1 : i;
+  std::vector<std::string> command(words.begin() + static_cast<std::ptrdiff_t>(program),
+                                   words.end());
+  words.resize(i);
+  return command;
+}
+
+int start(std::vector<std::string> words) {
+  CLI::App app{"Adverb: run any RDMA program unmodified, over an RDMA NIC in software."};
+  app.footer(examples);
+  app.set_version_flag("--version", "adverb " ADVERB_VERSION);
+  app.require_subcommand(1);
+
+  std::vector<std::string> command = split_program(words);
+  std::map<std::string, std::string> values;
+  CLI::App* run = app.add_subcommand("run", "run a program (and all that it starts) over Adverb");
+  run->footer("Usage: adverb run [OPTIONS] [--] PROG [ARG...]");
+  for (const RunOption& o : run_options) {
+    CLI::Option* option =
+        run->add_option(o.option, values[o.variable], std::string(o.help) + "; " + o.variable);
+    option->type_name(o.type);
+    if (o.option == std::string("--gso")) option->check(CLI::IsMember({"on", "off"}));
+    if (o.option == std::string("--log"))
+      option->check(CLI::IsMember({"error", "warn", "info", "debug"}));
+    if (o.option == std::string("--part-id")) option->check(CLI::Range(0u, 0xffffffffu));
+  }
+  bool json = false;
+  CLI::App* devices = app.add_subcommand("devices", "list the devices that programs see here");
+  devices->add_flag("--json", json, "machine-readable");
+  CLI::App* doctor =
+      app.add_subcommand("doctor", "say what would stop Adverb on this machine, and the remedy");
+  doctor->add_flag("--json", json, "machine-readable");
+
+  if (words.empty()) words = {"--help"};
+  std::reverse(words.begin(), words.end());  // as CLI11 wants them
+  try {
+    app.parse(words);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : run->parsed() ? adverb::cli::exit_failure : 2;
+  }
+  if (devices->parsed()) return adverb::cli::devices(json);
+  if (doctor->parsed()) return adverb::cli::doctor(json);
+  if (command.empty()) {
+    fmt::print(stderr, "adverb: run: no program; adverb run [OPTIONS] -- PROG [ARG...]\n");
+    return adverb::cli::exit_failure;
+  }
+  std::vector<adverb::cli::Variable> variables;
+  for (const auto& [name, value] : values)
+    if (!value.empty()) variables.push_back({name, value});
+  return adverb::cli::run(variables, std::move(command));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return start({argv + 1, argv + argc});
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "adverb: {}\n", error.what());
+    return adverb::cli::exit_failure;
+  }
+}

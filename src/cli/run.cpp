@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/run.hpp"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "cli/program.hpp"
+
+namespace adverb::cli {
+
+// Both are needed: the folder catches dlopen(3) of either name of the library, the preload catches
+// programs with an RPATH of their own (old style), which the loader searches before
+// LD_LIBRARY_PATH.
+static bool join(const char* name, const std::string& value, bool first) {
+  const char* old = std::getenv(name);
+  if (!old || !*old) return setenv(name, value.c_str(), 1) == 0;
+  const std::string list = ":" + std::string(old) + ":";
+  if (list.find(":" + value + ":") != std::string::npos)
+    return true;  // adverb run inside adverb run
+  const std::string joined = first ? value + ":" + old : std::string(old) + ":" + value;
+  return setenv(name, joined.c_str(), 1) == 0;
+}
+
+static int set_environment(const std::vector<Variable>& variables) {
+  const std::string folder = library_folder();
+  const std::string library = folder + "/libibverbs.so.1";
+  if (access(library.c_str(), R_OK) != 0) {
+    fmt::print(stderr, "adverb: cannot read {}: {}; build or install Adverb again\n", library,
+               strerror(errno));
+    return exit_failure;
+  }
+  if (folder.find_first_of(":;") != std::string::npos) {
+    fmt::print(stderr,
+               "adverb: the loader cannot use a folder with a colon or semicolon in its name: {}\n",
+               folder);
+    return exit_failure;
+  }
+  // LD_PRELOAD is split at blanks too: then the bare name, which LD_LIBRARY_PATH resolves.
+  const bool blank = folder.find_first_of(" \t") != std::string::npos;
+  bool good = join("LD_LIBRARY_PATH", folder, true) &&
+              join("LD_PRELOAD", blank ? "libibverbs.so.1" : library, false);
+  for (const Variable& variable : variables)
+    good = good && setenv(variable.name.c_str(), variable.value.c_str(), 1) == 0;
+  return good ? 0 : exit_failure;
+}
+
+int run(const std::vector<Variable>& variables, std::vector<std::string> command) {
+  if (const int status = set_environment(variables)) return status;
+  if (const auto program = find_program(command.front())) {
+    if (const std::string obstacle = preload_obstacle(*program); !obstacle.empty())
+      fmt::print(stderr,
+                 "adverb: warning: {}: {}, so Adverb's libibverbs cannot be loaded into it\n",
+                 *program, obstacle);
+  }
+  std::vector<char*> argv;
+  for (std::string& word : command) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  execvp(argv[0], argv.data());
+  const int error = errno;
+  fmt::print(stderr, "adverb: {}: {}\n", command.front(), strerror(error));
+  return error == ENOENT || error == ENOTDIR ? exit_not_found : exit_not_executable;
+}
+
+}  // namespace adverb::cli
