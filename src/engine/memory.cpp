@@ -21,10 +21,6 @@ bool Grant::copy_out(std::uint64_t offset, void* to, std::size_t n) const {
 }
 
 bool valid_access(std::uint32_t access) {
-  constexpr std::uint32_t known = access_local_write | access_remote_write | access_remote_read |
-                                  access_remote_atomic | access_mw_bind | access_zero_based |
-                                  access_on_demand | access_flush_global | access_flush_persistent;
-  if (access & ~known) return false;
   const bool remote_change = access & (access_remote_write | access_remote_atomic);
   return !remote_change || (access & access_local_write);
 }

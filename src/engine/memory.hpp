@@ -23,15 +23,22 @@
 namespace adverb::engine {
 
 struct MemoryRegion {
-  std::uint64_t
-      iova{};  // the address space that work requests use (reg_mr_iova2), else the CPU address
+  // The address space that work requests use (reg_mr_iova2), else the CPU address.
+  std::uint64_t iova{};
   std::uint64_t length{};
   std::byte* base{};       // CPU address of byte 0
   std::uint32_t access{};  // Access bits
   PdId pd{};
-  std::uint32_t
-      key{};  // both lkey and rkey; 0 means that nothing can use the region (free or invalidated)
+  std::uint32_t key{};   // both lkey and rkey; 0: nothing can use the region (free, invalidated)
   bool invalidatable{};  // may be invalidated by SEND_WITH_INV or LOCAL_INV
+};  // the address space that work requests use (reg_mr_iova2), else the CPU address
+std::uint64_t length{};
+std::byte* base{};       // CPU address of byte 0
+std::uint32_t access{};  // Access bits
+PdId pd{};
+std::uint32_t
+    key{};  // both lkey and rkey; 0 means that nothing can use the region (free or invalidated)
+bool invalidatable{};  // may be invalidated by SEND_WITH_INV or LOCAL_INV
 };
 
 // A range that was granted.  Valid until the next change of the table; copy at once.
@@ -91,8 +98,8 @@ class KeyTable {
   std::uint64_t free_head_ = 0, free_tail_ = 0;
 };
 
-// Whether a registration may have these rights: who may write or do atomics remotely must be
-// allowed to write locally (IBTA 11.2.8.2; ibv_reg_mr(3)), and no bit may be unknown.
+// Whether a registration may have these rights together: remote writes and atomics need local write
+// (IBTA 11.2.8.2; ibv_reg_mr(3)).
 bool valid_access(std::uint32_t access);
 
 // Gathers n bytes that start `offset` bytes into the scatter/gather list, or scatters n bytes
