@@ -96,4 +96,21 @@ std::size_t pcap_record(std::uint8_t* out, std::uint64_t time, const IpPath& pat
   return static_cast<std::size_t>(at - out) + transport.size();
 }
 
+std::size_t pcap_native_record(std::uint8_t* out, std::uint64_t time,
+                               std::span<const std::uint8_t> frame) {
+  constexpr std::uint8_t type_infiniband = 21, varying_length = 4;
+  std::size_t record_bytes = erf_header_bytes + frame.size();
+  std::uint8_t* at = out + pcap_record_header(out, time, record_bytes);
+  // Seconds with a binary fraction, little-endian; all else is big-endian.
+  std::uint64_t stamp = time / nanoseconds << 32 | (time % nanoseconds << 32) / nanoseconds;
+  for (int i = 0; i < 8; ++i) at[i] = static_cast<std::uint8_t>(stamp >> 8 * i);
+  at[8] = type_infiniband;
+  at[9] = varying_length;
+  store_be16(at + 10, static_cast<std::uint16_t>(record_bytes));
+  store_be16(at + 12, 0);  // losses
+  store_be16(at + 14, static_cast<std::uint16_t>(frame.size()));
+  std::memcpy(at + erf_header_bytes, frame.data(), frame.size());
+  return pcap_record_header_bytes + record_bytes;
+}
+
 }  // namespace adverb::wire

@@ -12,7 +12,10 @@
 
 namespace adverb::wire {
 
-enum class LinkType : std::uint32_t { raw_ip = 101, infiniband = 247 };
+enum class LinkType : std::uint32_t {
+  raw_ip = 101,
+  erf = 197,  // of native InfiniBand: tshark 4.0 does not know LINKTYPE_INFINIBAND (247)
+};
 
 // What stands around a transport packet.  Both GIDs v4-mapped: IPv4 (DF set); both not: IPv6.
 struct IpPath {
@@ -38,5 +41,11 @@ std::size_t put_ip_udp(std::uint8_t* out, const IpPath&, std::span<const std::ui
 // A whole record: pcap_record_header_bytes + ip_udp_bytes(path) + transport.size() bytes.
 std::size_t pcap_record(std::uint8_t* out, std::uint64_t time, const IpPath&,
                         std::span<const std::uint8_t> transport);
+
+// A whole record of LinkType::erf around a native frame (native.hpp, with its VCRC):
+// pcap_record_header_bytes + erf_header_bytes + frame.size() bytes.
+inline constexpr std::size_t erf_header_bytes = 16;
+std::size_t pcap_native_record(std::uint8_t* out, std::uint64_t time,
+                               std::span<const std::uint8_t> frame);
 
 }  // namespace adverb::wire

@@ -17,8 +17,8 @@ TEST(Pcap, FileHeader) {
   EXPECT_EQ(pcap_header(b.data()), b.size());
   EXPECT_EQ(b, (Bytes{0xa1, 0xb2, 0x3c, 0x4d, 0, 2, 0, 4, 0, 0, 0, 0,
                       0,    0,    0,    0,    0, 4, 0, 0, 0, 0, 0, 101}));
-  pcap_header(b.data(), LinkType::infiniband);
-  EXPECT_EQ(b[23], 247);
+  pcap_header(b.data(), LinkType::erf);
+  EXPECT_EQ(b[23], 197);
 }
 
 TEST(Pcap, C59_Ipv4RecordCarriesTosVerbatimAndDontFragment) {
@@ -60,6 +60,13 @@ TEST(Pcap, Ipv6RecordHasARightUdpChecksum) {
     auto pseudo = ones_sum(ip.subspan(8, 32), static_cast<std::uint32_t>(17 + 8 + n));
     EXPECT_EQ(ones_sum(ip.subspan(40), pseudo), 0xffffu);
   }
+}
+
+TEST(Pcap, NativeRecord) {
+  Bytes frame{0xaa, 0xbb, 0xcc}, b(pcap_record_header_bytes + erf_header_bytes + frame.size());
+  EXPECT_EQ(pcap_native_record(b.data(), 3'500'000'000, frame), b.size());
+  EXPECT_EQ(b, (Bytes{0, 0,    0, 3, 0x1d, 0xcd, 0x65, 0, 0, 0,  0, 19, 0, 0, 0,    19,   0,   0,
+                      0, 0x80, 3, 0, 0,    0,    21,   4, 0, 19, 0, 0,  0, 3, 0xaa, 0xbb, 0xcc}));
 }
 
 }  // namespace
