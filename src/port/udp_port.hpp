@@ -29,11 +29,15 @@ struct UdpPortConfig {
   bool gso = true, gro = true;
   unsigned max_segments = 64;
   std::uint64_t receive_buffer = 4 << 20;  // asked for; SO_RCVBUFFORCE is tried first
+  // Source ports that the queue pairs to one peer process are spread over (a power of two, at most 8); a peer
+  // on this host gets one.  A queue pair keeps its port, so fewer ports make larger bundles.
+  unsigned source_ports_per_peer = 4;
 };
 
 class UdpPort final : public Port {
  public:
-  // Throws std::system_error when a socket cannot be made.
+  // Throws std::system_error when a socket cannot be made.  What waits in the sockets from before is thrown away:
+  // it was for the slot's last owner.
   explicit UdpPort(UdpPortConfig);
   ~UdpPort() override;
 

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "port/udp_port.hpp"
+
+#include "port/udp_receiver.hpp"
+#include "port/udp_sender.hpp"
+
+namespace adverb::port {
+
+struct UdpPort::State {
+  explicit State(const UdpPortConfig& config)
+      : receiver(config, counters), sender(config, counters) {}
+  PortCounters counters;
+  UdpReceiver receiver;
+  UdpSender sender;
+};
+
+UdpPort::UdpPort(UdpPortConfig config) : state_(std::make_unique<State>(config)) {}
+UdpPort::~UdpPort() = default;
+
+std::span<const engine::RxFrame> UdpPort::receive(bool& all_empty) {
+  return state_->receiver.receive(all_empty);
+}
+void UdpPort::send(engine::TxBurst& burst) { state_->sender.send(burst); }
+std::vector<int> UdpPort::wait_descriptors() const { return {state_->receiver.wait_descriptor()}; }
+const PortCounters& UdpPort::counters() const { return state_->counters; }
+std::uint64_t UdpPort::receive_buffer() const { return state_->receiver.receive_buffer(); }
+
+}  // namespace adverb::port

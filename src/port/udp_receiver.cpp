@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "port/udp_receiver.hpp"
+
+#include <fmt/format.h>
+#include <netinet/udp.h>
+#include <sys/epoll.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <system_error>
+#include <utility>
+
+#include "port/address.hpp"
+
+namespace adverb::port {
+namespace {
+
+constexpr std::uint32_t multicast_qpn = 0xffffff;
+constexpr std::size_t icrc_bytes = engine::TxBurst::icrc_bytes;
+
+// On one host and between equals: host byte order.
+struct RelayHeader {
+  static constexpr std::uint32_t magic_of_this_version = 0x41447201;
+  std::uint32_t magic = magic_of_this_version;
+  std::uint32_t flow_label{};
+  std::uint32_t segment{};
+  std::uint8_t traffic_class{}, hop_limit{}, icrc_verified{}, reserved{};
+  Gid source{}, destination{};
+};
+
+struct ControlBuffer {
+  alignas(cmsghdr) char bytes[256];
+};
+
+[[noreturn]] void fail(const char* what) {
+  throw std::system_error(errno, std::generic_category(), what);
+}
+
+void require(bool ok, const char* what) {
+  if (!ok) fail(what);
+}
+
+std::uint64_t ask_for_buffer(int fd, std::uint64_t wanted) {
+  int size = static_cast<int>(std::min<std::uint64_t>(wanted, 1u << 30));
+  if (!set_option(fd, SOL_SOCKET, SO_RCVBUFFORCE, size))
+    set_option(fd, SOL_SOCKET, SO_RCVBUF, size);
+  socklen_t length = sizeof size;
+  require(::getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, &length) == 0, "SO_RCVBUF");
+  return static_cast<std::uint64_t>(size);
+}
+
+void ask_for_headers(int fd, bool v4, bool gro) {
+  // Without GRO the kernel hands bundles over as datagrams: slower, but right.
+  if (gro) set_option(fd, SOL_UDP, UDP_GRO, 1);
+  if (v4) {
+    require(set_option(fd, IPPROTO_IP, IP_RECVTOS, 1), "IP_RECVTOS");
+    require(set_option(fd, IPPROTO_IP, IP_RECVTTL, 1), "IP_RECVTTL");
+  } else {
+    require(set_option(fd, IPPROTO_IPV6, IPV6_RECVTCLASS, 1), "IPV6_RECVTCLASS");
+    require(set_option(fd, IPPROTO_IPV6, IPV6_RECVHOPLIMIT, 1), "IPV6_RECVHOPLIMIT");
+    constexpr int ipv6_flowinfo = 11;  // linux/in6.h, which cannot be included beside netinet/in.h
+    set_option(fd, IPPROTO_IPV6, ipv6_flowinfo, 1);
+  }
+}
+
+void drain(int fd) {
+  constexpr unsigned most = 1 << 18;  // more than any buffer holds
+  for (unsigned i = 0; i < most && ::recv(fd, nullptr, 0, MSG_DONTWAIT | MSG_TRUNC) >= 0; ++i) {
+  }
+}
+
+int int_of(const cmsghdr* c) {
+  int v = 0;
+  std::memcpy(&v, CMSG_DATA(c), std::min<std::size_t>(sizeof v, c->cmsg_len - CMSG_LEN(0)));
+  return v;
+}
+
+}  // namespace
+
+UdpReceiver::UdpReceiver(const UdpPortConfig& config, PortCounters& counters)
+    : counters_(counters),
+      slot_(config.slot),
+      relay_prefix_(config.relay_name_prefix),
+      relay_socket_(config.relay_socket),
+      frames_(new engine::RxFrame[max_segments]),
+      staging_(new std::uint8_t[staging_bytes]) {
+  for (auto& a : config.addresses)
+    if (a.receive_socket >= 0) sockets_.push_back(a.receive_socket), gids_.push_back(a.gid);
+  if (relay_socket_ >= 0) sockets_.push_back(relay_socket_);
+  try {
+    open(config);
+  } catch (...) {
+    close_all();
+    throw;
+  }
+}
+
+UdpReceiver::~UdpReceiver() { close_all(); }
+
+void UdpReceiver::close_all() {
+  for (int fd : {epoll_, relay_sender_})
+    if (fd >= 0) ::close(fd);
+  for (int fd : sockets_) ::close(fd);
+}
+
+void UdpReceiver::open(const UdpPortConfig& config) {
+  epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
+  require(epoll_ >= 0, "epoll_create1");
+  relay_sender_ = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  require(relay_sender_ >= 0, "relay socket");
+  set_option(relay_sender_, SOL_SOCKET, SO_SNDBUF, 1 << 20);
+  for (std::size_t i = 0; i < gids_.size(); ++i) {
+    ask_for_headers(sockets_[i], gids_[i].is_v4(), config.gro);
+    auto got = ask_for_buffer(sockets_[i], config.receive_buffer);
+    receive_buffer_ = receive_buffer_ ? std::min(receive_buffer_, got) : got;
+  }
+  if (relay_socket_ >= 0)
+    require(set_option(relay_socket_, SOL_SOCKET, SO_PASSCRED, 1), "SO_PASSCRED");
+  for (std::size_t i = 0; i < sockets_.size(); ++i) {
+    drain(sockets_[i]);
+    epoll_event event{.events = EPOLLIN, .data = {.u64 = i}};
+    require(::epoll_ctl(epoll_, EPOLL_CTL_ADD, sockets_[i], &event) == 0, "epoll_ctl");
+  }
+}
+
+std::span<const engine::RxFrame> UdpReceiver::receive(bool& all_empty) {
+  constexpr unsigned calls_per_turn = 8;
+  all_empty = false;
+  count_ = 0;
+  if (hot_ >= 0 && ++streak_ % calls_per_turn && read(hot_)) return {frames_.get(), count_};
+  hot_ = next_readable();
+  if (hot_ < 0)
+    all_empty = true;
+  else if (!read(hot_))
+    hot_ = -1;  // readable, yet empty: its checksum was wrong
+  return {frames_.get(), count_};
+}
+
+// One event a call: the kernel moves a level-triggered one that it reports to the end of its list.
+int UdpReceiver::next_readable() {
+  epoll_event event;
+  return ::epoll_wait(epoll_, &event, 1, 0) == 1 ? static_cast<int>(event.data.u64) : -1;
+}
+
+bool UdpReceiver::read(int which) {
+  Datagram d;
+  ++counters_.rx_calls;
+  bool relayed = sockets_[which] == relay_socket_;
+  if (!(relayed ? read_relay(d) : read_udp(which, d))) return false;
+  segments(d);
+  return true;
+}
+
+// False: the socket was empty.  True with size 0: something came that is nothing.
+bool UdpReceiver::read_udp(int which, Datagram& d) {
+  SocketAddress from{};
+  ControlBuffer control;
+  iovec iov{staging_.get(), staging_bytes};
+  msghdr m{};
+  m.msg_name = &from, m.msg_namelen = sizeof from;
+  m.msg_iov = &iov, m.msg_iovlen = 1;
+  m.msg_control = control.bytes, m.msg_controllen = sizeof control.bytes;
+  ssize_t n = ::recvmsg(sockets_[which], &m, MSG_DONTWAIT);
+  if (n < 0) return false;
+  if (m.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) return ++counters_.drop_truncated, true;
+  d.size = d.segment = static_cast<std::size_t>(n);
+  for (cmsghdr* c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
+    constexpr int ipv6_flowinfo = 11;
+    int v = int_of(c);
+    if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_GRO && v > 0)
+      d.segment = static_cast<std::size_t>(v);
+    else if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_TOS)
+      d.traffic_class = static_cast<std::uint8_t>(v);
+    else if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_TTL)
+      d.hop_limit = static_cast<std::uint8_t>(v);
+    else if (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_TCLASS)
+      d.traffic_class = static_cast<std::uint8_t>(v);
+    else if (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_HOPLIMIT)
+      d.hop_limit = static_cast<std::uint8_t>(v);
+    else if (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == ipv6_flowinfo)
+      d.flow_label = ntohl(static_cast<std::uint32_t>(v)) & 0xfffff;
+  }
+  d.source = to_gid(from), d.source_port = port_of(from);
+  d.destination = gids_[which];
+  if (n == 0) ++counters_.drop_decode_short;
+  return true;
+}
+
+bool UdpReceiver::read_relay(Datagram& d) {
+  RelayHeader h;
+  ControlBuffer control;
+  iovec iov[2] = {{&h, sizeof h}, {staging_.get(), staging_bytes}};
+  msghdr m{};
+  m.msg_iov = iov, m.msg_iovlen = 2;
+  m.msg_control = control.bytes, m.msg_controllen = sizeof control.bytes;
+  ssize_t n = ::recvmsg(relay_socket_, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (n < 0) return false;
+  bool ours = false;
+  for (cmsghdr* c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
+    if (c->cmsg_level != SOL_SOCKET) continue;
+    ucred who;
+    if (c->cmsg_type == SCM_CREDENTIALS) {
+      std::memcpy(&who, CMSG_DATA(c), sizeof who);
+      ours = who.uid == ::geteuid();
+    } else if (c->cmsg_type == SCM_RIGHTS) {  // a stranger's: nothing of ours sends descriptors
+      for (std::size_t i = 0; i < (c->cmsg_len - CMSG_LEN(0)) / sizeof(int); ++i) {
+        int fd;
+        std::memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
+        ::close(fd);
+      }
+    }
+  }
+  auto size = static_cast<std::size_t>(n);
+  if (!ours || m.msg_flags & MSG_TRUNC || size <= sizeof h ||
+      h.magic != RelayHeader::magic_of_this_version || !h.icrc_verified || h.segment == 0)
+    return ++counters_.drop_relay, true;
+  d = {h.source,    h.destination, h.flow_label,    0,        h.traffic_class,
+       h.hop_limit, true,          size - sizeof h, h.segment};
+  return true;
+}
+
+void UdpReceiver::segments(const Datagram& d) {
+  if (d.size == 0) return;
+  IdentificationGuess guess;
+  bool bundle = d.size > d.segment;
+  if (bundle)
+    ++counters_.rx_bundles;
+  else
+    guess.next = single_id_;
+  unsigned k = 0;
+  for (std::size_t at = 0; at < d.size; at += d.segment, ++k) {
+    if (k == max_segments) {
+      ++counters_.drop_truncated;
+      break;
+    }
+    accept(d, at, std::min(d.segment, d.size - at), guess);
+  }
+  counters_.rx_datagrams += k;
+  counters_.rx_bytes += d.size;
+  // A peer whose single packets are counted by its kernel: the next one has the next number.
+  if (!bundle && guess.seen)
+    single_id_ = guess.last ? static_cast<std::uint16_t>(guess.last + 1) : 0;
+  flush_relay(d);
+}
+
+void UdpReceiver::accept(const Datagram& d, std::size_t offset, std::size_t size,
+                         IdentificationGuess& guess) {
+  if (size < icrc_bytes) {
+    ++counters_.drop_decode_short;
+    return;
+  }
+  std::span<const std::uint8_t> bytes(staging_.get() + offset, size - icrc_bytes);
+  auto packet = wire::decode(bytes);
+  if (!packet) {
+    using enum wire::DecodeError;
+    auto error = packet.error();
+    ++(error == too_short        ? counters_.drop_decode_short
+       : error == unknown_opcode ? counters_.drop_decode_opcode
+       : error == bad_version    ? counters_.drop_decode_version
+                                 : counters_.drop_decode_pad);
+    return;
+  }
+  if (!d.verified && !icrc_right(d, bytes, guess)) {
+    ++counters_.drop_icrc;
+    return;
+  }
+  Qpn dest = packet->bth.dest_qp;
+  if (dest.slot() != slot_ && dest.raw() > 1 && dest.raw() != multicast_qpn)
+    return relay(d, dest.slot(), offset, size);
+  if (d.verified) ++counters_.relayed_in;
+  auto& f = frames_[count_++];
+  f.packet = *packet;
+  f.source = d.source, f.destination = d.destination;
+  f.flow_label = d.flow_label, f.traffic_class = d.traffic_class, f.hop_limit = d.hop_limit;
+}
+
+bool UdpReceiver::icrc_right(const Datagram& d, std::span<const std::uint8_t> bytes,
+                             IdentificationGuess& guess) {
+  auto& key = prefix_key_;
+  if (!prefix_ || key.size != bytes.size() || key.port != d.source_port || key.source != d.source ||
+      key.destination != d.destination) {
+    key = {d.source, d.destination, d.source_port, bytes.size()};
+    prefix_.emplace(wire::IcrcPath{d.source, d.destination, d.source_port}, bytes.size());
+  }
+  const std::uint8_t* p = bytes.data() + bytes.size();
+  std::uint32_t received = p[0] | p[1] << 8 | p[2] << 16 | std::uint32_t{p[3]} << 24;
+  auto id = prefix_->identify(bytes, received, guess.next);
+  if (!id) return guess.next += guess.step, false;
+  if (guess.seen) guess.step = static_cast<std::uint16_t>(*id - guess.last);
+  guess.seen = true;
+  guess.last = *id;
+  guess.next = static_cast<std::uint16_t>(*id + guess.step);
+  return true;
+}
+
+// Frames that were relayed once and still are not ours go nowhere: no loops.
+void UdpReceiver::relay(const Datagram& d, unsigned slot, std::size_t offset, std::size_t size) {
+  if (d.verified) {
+    ++counters_.drop_relay;
+    return;
+  }
+  if (run_.frames && (run_.slot != slot || run_.end != offset)) flush_relay(d);
+  if (!run_.frames) run_ = {slot, offset, offset, 0};
+  run_.end = offset + size;
+  ++run_.frames;
+}
+
+void UdpReceiver::flush_relay(const Datagram& d) {
+  if (!run_.frames) return;
+  auto run = std::exchange(run_, RelayRun{});
+  RelayHeader h;
+  h.flow_label = d.flow_label, h.segment = static_cast<std::uint32_t>(d.segment);
+  h.traffic_class = d.traffic_class, h.hop_limit = d.hop_limit, h.icrc_verified = 1;
+  h.source = d.source, h.destination = d.destination;
+  sockaddr_un to{};
+  to.sun_family = AF_UNIX;
+  std::size_t room = sizeof to.sun_path - 1;
+  auto name = fmt::format_to_n(to.sun_path + 1, room, "{}{}", relay_prefix_, run.slot);
+  iovec iov[2] = {{&h, sizeof h}, {staging_.get() + run.begin, run.end - run.begin}};
+  msghdr m{};
+  m.msg_name = &to;
+  m.msg_namelen = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size);
+  m.msg_iov = iov, m.msg_iovlen = 2;
+  bool sent = !relay_prefix_.empty() && name.size <= room &&
+              ::sendmsg(relay_sender_, &m, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
+  (sent ? counters_.relayed_out : counters_.drop_relay) += run.frames;
+}
+
+}  // namespace adverb::port

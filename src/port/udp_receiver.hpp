@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// The receiving half of a UdpPort: one recvmsg a call with UDP_GRO, its segments decoded, their
+// ICRCs checked, frames of other slots handed on.
+//
+// Which socket is read: the one that had data last, as long as it has (a system call less than
+// asking first); else, and every eighth call, the next one that the epoll instance says is
+// readable.  So "all empty" is always the epoll instance's word for every socket at once.
+//
+// Relay (design D5): a kernel's GRO, or a kernel without steering, may hand us frames of another
+// slot.  Adjacent ones go on as one unix datagram, a RelayHeader and the segments as they came.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/burst.hpp"
+#include "port/udp_port.hpp"
+#include "wire/icrc.hpp"
+
+namespace adverb::port {
+
+class UdpReceiver {
+ public:
+  static constexpr unsigned max_segments = 128;  // that a kernel ever sends in one bundle
+  static constexpr std::size_t staging_bytes = 65536;
+
+  // Owns the config's receive sockets and relay socket, also when it throws std::system_error.
+  UdpReceiver(const UdpPortConfig&, PortCounters&);
+  ~UdpReceiver();
+
+  std::span<const engine::RxFrame> receive(bool& all_empty);
+  int wait_descriptor() const { return epoll_; }
+  std::uint64_t receive_buffer() const { return receive_buffer_; }
+
+ private:
+  // What is known of all segments of one recvmsg.
+  struct Datagram {
+    Gid source{}, destination{};
+    std::uint32_t flow_label{};
+    std::uint16_t source_port{};
+    std::uint8_t traffic_class{}, hop_limit{64};
+    bool verified = false;  // a relay: the ICRCs were right
+    std::size_t size{}, segment{};
+  };
+  // Follows the IPv4 Identification of a sender, which the ICRC covers and a socket does not show.
+  struct IdentificationGuess {
+    std::uint16_t next = 0, step = 1, last = 0;
+    bool seen = false;
+  };
+  struct RelayRun {
+    unsigned slot = 0;
+    std::size_t begin = 0, end = 0;
+    unsigned frames = 0;
+  };
+
+  void open(const UdpPortConfig&);
+  void close_all();
+  int next_readable();
+  bool read(int which);
+  bool read_udp(int which, Datagram&);
+  bool read_relay(Datagram&);
+  void segments(const Datagram&);
+  void accept(const Datagram&, std::size_t offset, std::size_t size, IdentificationGuess&);
+  bool icrc_right(const Datagram&, std::span<const std::uint8_t>, IdentificationGuess&);
+  void relay(const Datagram&, unsigned slot, std::size_t offset, std::size_t size);
+  void flush_relay(const Datagram&);
+
+  PortCounters& counters_;
+  unsigned slot_;
+  std::vector<int> sockets_;  // the receive sockets, and the relay socket last
+  std::vector<Gid> gids_;     // of the receive sockets
+  std::string relay_prefix_;
+  int relay_socket_ = -1, relay_sender_ = -1, epoll_ = -1;
+  std::uint64_t receive_buffer_ = 0;
+
+  int hot_ = -1;         // had data at the last call
+  unsigned streak_ = 0;  // calls since another one was asked for
+  std::uint16_t single_id_ = 0;
+  RelayRun run_;
+  struct {
+    Gid source{}, destination{};
+    std::uint16_t port{};
+    std::size_t size{};
+  } prefix_key_;
+  std::optional<wire::IcrcPrefix> prefix_;
+
+  unsigned count_ = 0;
+  std::unique_ptr<engine::RxFrame[]> frames_;
+  std::unique_ptr<std::uint8_t[]> staging_;
+};
+
+}  // namespace adverb::port
