@@ -31,14 +31,6 @@ struct MemoryRegion {
   PdId pd{};
   std::uint32_t key{};   // both lkey and rkey; 0: nothing can use the region (free, invalidated)
   bool invalidatable{};  // may be invalidated by SEND_WITH_INV or LOCAL_INV
-};  // the address space that work requests use (reg_mr_iova2), else the CPU address
-std::uint64_t length{};
-std::byte* base{};       // CPU address of byte 0
-std::uint32_t access{};  // Access bits
-PdId pd{};
-std::uint32_t
-    key{};  // both lkey and rkey; 0 means that nothing can use the region (free or invalidated)
-bool invalidatable{};  // may be invalidated by SEND_WITH_INV or LOCAL_INV
 };
 
 // A range that was granted.  Valid until the next change of the table; copy at once.
