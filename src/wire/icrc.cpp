@@ -80,10 +80,13 @@ constexpr std::uint32_t power_over_x8(unsigned n) {
 // undoes any datagram's length.
 constexpr auto undo = [] {
   std::array<Table, 2> t{};
+  constexpr std::uint32_t near = power_over_x8(1), far = power_over_x8(256);
   t[0][0] = power_over_x8(2 + bytes_after_identification);
-  for (unsigned i = 1; i < 256; ++i) t[0][i] = product(t[0][i - 1], power_over_x8(1));
   t[1][0] = one;
-  for (unsigned i = 1; i < 256; ++i) t[1][i] = product(t[1][i - 1], power_over_x8(256));
+  for (unsigned i = 1; i < 256; ++i) {
+    t[0][i] = product(t[0][i - 1], near);
+    t[1][i] = product(t[1][i - 1], far);
+  }
   return t;
 }();
 constexpr std::uint32_t undo_bytes(std::size_t n) {
