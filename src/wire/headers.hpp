@@ -58,7 +58,7 @@ struct Deth {  // datagram extended transport header, 8 bytes
   friend bool operator==(const Deth&, const Deth&) = default;
 };
 
-struct ImmDt {  // 4 bytes, carried as the application gave them (network order in the verbs API)
+struct ImmDt {  // 4 bytes; the value of the big-endian word (the verbs API has it in network order)
   std::uint32_t data{};
   friend bool operator==(const ImmDt&, const ImmDt&) = default;
 };
