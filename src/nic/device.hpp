@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// A running device: joins the engine, a port, the clock and the threads (design D3).  One per process and device name, shared
-// by every context that the process opens on it.
+// A running device: joins the engine, a port, the clock and the threads (design D3).  One per
+// process and device name, shared by every context that the process opens on it.
 //
-// Who makes progress: the thread that posts, transmits; the thread that polls an empty CQ, receives; one parked background
-// thread takes over when nobody has called in for a while, or at once when a CQ is armed.  The engine lock is only tried on
-// post and poll, never waited for; control calls wait for it, and pollers step back for them.
+// Who makes progress: the thread that posts, transmits; the thread that polls an empty CQ,
+// receives; one parked background thread takes over when nobody has called in for a while, or at
+// once when a CQ is armed.  The engine lock is only tried on post and poll, never waited for;
+// control calls wait for it, and pollers step back for them.
+//
+// fork(): in the child the inherited devices are dead (their descriptors are closed, calls do
+// nothing); it may open its own.
 #pragma once
 
 #include <expected>
@@ -24,8 +28,9 @@ struct OpenError {
   std::string message;  // one line that says what to do
 };
 
-// Receives what the engine reports, after the engine was let go, from whatever thread made the progress.  Must not block
-// and must not call back into the device.  When a destroy call of Device has returned, no call for that object runs or will run.
+// Receives what the engine reports, after the engine was let go, from whatever thread made the
+// progress.  Must not block and must not call back into the device.  When a destroy call of Device
+// has returned, no call for that object runs or will run.
 class EventSink {
  public:
   virtual ~EventSink() = default;
@@ -36,43 +41,52 @@ class EventSink {
 
 // What the threads did; for tests of the bounds and for ADVERB_STATS.
 struct ThreadCounters {
-  std::uint64_t background_wakeups = 0;   // packets, doorbells or deadlines woke the background thread
-  std::uint64_t background_ticks = 0;     // it looked whether the application still polls
+  std::uint64_t background_wakeups =
+      0;                               // packets, doorbells or deadlines woke the background thread
+  std::uint64_t background_ticks = 0;  // it looked whether the application still polls
   std::uint64_t background_bursts = 0, caller_bursts = 0;  // bursts received by each
-  std::uint64_t kicks = 0;                // a caller woke it
+  std::uint64_t kicks = 0;                                 // a caller woke it
 };
 
 class Device {
  public:
-  // The process's device of that name, opened or shared.  `sink` outlives the returned pointer's Attachment.
+  // The process's device of that name, opened or shared.  `sink` outlives the returned pointer's
+  // Attachment.
   static std::expected<std::shared_ptr<Device>, OpenError> open(const DeviceInfo&);
   ~Device();
 
   const DeviceInfo& info() const;
   void attach(EventSink*);
-  void detach(EventSink*);   // no call to the sink runs when it returns
+  void detach(EventSink*);  // no call to the sink runs when it returns
 
-  // --- control path: runs f(engine, now) alone with the engine; transmits and delivers what came of it before it returns.
+  // --- control path: runs f(engine, now) alone with the engine; transmits and delivers what came
+  // of it before it returns.
   template <class F>
   auto with_engine(F&& f);
 
-  void destroy_qp(engine::QueuePair*);            // with the guarantee of EventSink
+  void destroy_qp(engine::QueuePair*);  // with the guarantee of EventSink
   bool destroy_cq(engine::CompletionQueue*);
   bool destroy_srq(engine::SharedReceiveQueue*);
 
   // --- data path
-  void doorbell(engine::QueuePair&);              // after a publish() to the send queue
+  void doorbell(engine::QueuePair&);  // after a publish() to the send queue
   unsigned poll(engine::CompletionQueue&, unsigned n, engine::Cqe* out);
   void arm(engine::CompletionQueue&, bool solicited_only);
-  void progress();                                // one turn if the engine is free
+  void progress();  // one turn if the engine is free
 
-  engine::Counters engine_counters() const;       // a snapshot
+  engine::Counters engine_counters() const;  // a snapshot
   port::PortCounters port_counters() const;
   ThreadCounters thread_counters() const;
+  // The state of the netdev as last reported; info().up is that at open.
+  bool link_up() const;
+  // True in a child of fork(): the device is the parent's.  Every call does nothing and returns an
+  // empty result.
+  bool dead() const;
+
+  struct Impl;  // device_impl.hpp
+  explicit Device(std::unique_ptr<Impl>);
 
  private:
-  struct Impl;
-  explicit Device(std::unique_ptr<Impl>);
   void run_locked(const std::function<void(engine::Engine&, Instant)>&);
   std::unique_ptr<Impl> impl_;
 };

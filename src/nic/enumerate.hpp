@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which devices this network namespace has: one per interface that is up (design, and README): adverb0, adverb1, ... in
-// order of interface index, the loopback interface last, so that it is adverb0 only when it is alone.
+// Which devices this network namespace has: one per interface that is up (design, and README):
+// adverb0, adverb1, ... in order of interface index, the loopback interface last, so that it is
+// adverb0 only when it is alone.
 #pragma once
 
 #include <array>
@@ -15,20 +16,22 @@ namespace adverb::nic {
 inline constexpr unsigned gid_table_length = 8;
 
 struct DeviceInfo {
-  std::string name;       // "adverb0"
-  std::string netdev;     // "eth0"
+  std::string name;    // "adverb0"
+  std::string netdev;  // "eth0"
   unsigned ifindex{};
   std::array<std::uint8_t, 8> guid{};  // EUI-64 of the interface, unique per device (big endian)
   std::uint32_t netdev_mtu{};
-  engine::Mtu active_mtu{}, max_mtu{};  // active: the largest IB MTU that fits netdev_mtu less the headers
+  engine::Mtu active_mtu{},
+      max_mtu{};  // active: the largest IB MTU that fits netdev_mtu less the headers
   bool up{};
-  std::uint32_t speed_mbps{};           // of the netdev; 0 unknown
-  // RoCE v2 entries; IPv4 first, so that index 0 works with the samples' `-g 0` and perftest's default choice.  The
-  // last entry is always empty.
+  std::uint32_t speed_mbps{};  // of the netdev; 0 unknown
+  // RoCE v2 entries; IPv4 first, so that index 0 works with the samples' `-g 0` and perftest's
+  // default choice.  The last entry is always empty.
   std::array<Gid, gid_table_length> gids{};
 };
 
-// Honours ADVERB_DEVICE (comma-separated device or interface names) and ADVERB_DEVICE_NAME (prefix; default "adverb").
+// Honours ADVERB_DEVICE (comma-separated device or interface names) and ADVERB_DEVICE_NAME (prefix;
+// default "adverb").
 std::vector<DeviceInfo> enumerate();
 
 }  // namespace adverb::nic

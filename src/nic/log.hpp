@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The control plane's log: one line to stderr (or ADVERB_LOG_FILE), `adverb: warn: ...`.  ADVERB_LOG is error, warn
-// (default), info or debug.  Never called on the data path.
+// The control plane's log: one line to stderr (or ADVERB_LOG_FILE), `adverb: warn: ...`. ADVERB_LOG
+// is error, warn (default), info or debug.  Never called on the data path.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// The background thread of a device; device_impl.hpp says when it does what.
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+
+#include "nic/device_impl.hpp"
+#include "nic/log.hpp"
+#include "nic/netlink.hpp"
+
+namespace adverb::nic {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+// Blocks every signal that is the application's.  A blocked fault would kill, so faults stay open.
+class BlockSignals {
+ public:
+  BlockSignals() {
+    sigset_t all;
+    sigfillset(&all);
+    for (const int s : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS}) sigdelset(&all, s);
+    pthread_sigmask(SIG_SETMASK, &all, &saved_);
+  }
+  ~BlockSignals() { pthread_sigmask(SIG_SETMASK, &saved_, nullptr); }
+
+ private:
+  sigset_t saved_;
+};
+
+void* thread_main(void* impl) {
+  static_cast<Device::Impl*>(impl)->run_background();
+  return nullptr;
+}
+
+}  // namespace
+
+int Device::Impl::start() {
+  if (kick_fd < 0) return EMFILE;
+  waiting.push_back({kick_fd, POLLIN, 0});
+  waiting.push_back({client ? client->watch_descriptor() : -1, POLLIN, 0});
+  waiting.push_back({link_fd, POLLIN, 0});
+  for (const int fd : port->wait_descriptors()) waiting.push_back({fd, POLLIN, 0});
+  BlockSignals block;
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, 1 << 20);
+  const int error = pthread_create(&thread, &attributes, thread_main, this);
+  pthread_attr_destroy(&attributes);
+  running = error == 0;
+  if (running) pthread_setname_np(thread, "adverb");
+  return error;
+}
+
+void Device::Impl::stop() {
+  if (!running) return;
+  stop_.store(true, std::memory_order_release);
+  kick();
+  pthread_join(thread, nullptr);
+  running = false;
+}
+
+void Device::Impl::run_background() {
+  prctl(PR_SET_TIMERSLACK, 10'000UL);  // ns; ticks and deadlines are short
+  while (!stopping()) {
+    if (!background_turn())
+      nap(20us);  // a caller has the engine; the next look is soon
+    else if (!received_frames && !more_to_send)
+      sleep_parked();
+  }
+}
+
+// False: somebody else holds the engine.  Never waits for it, lest callers step back for a thread
+// that must first wake.
+bool Device::Impl::background_turn() {
+  if (!lock.try_lock()) return false;
+  turn(Who::background, Receive::all);
+  const bool found = received_frames || more_to_send;
+  finish(Who::background);
+  fruitless = found ? 0 : fruitless + 1;
+  return true;
+}
+
+void Device::Impl::sleep_parked() {
+  const std::uint64_t arms_seen = arms.load(std::memory_order_seq_cst);
+  const Duration planned(planned_wake.load(std::memory_order_relaxed));
+  wait(waiting, Instant(planned));
+  planned_wake.store(Instant::min().time_since_epoch().count(), std::memory_order_relaxed);
+  if (stopping()) return;
+  counts.wakeups.add();
+  serve_control();
+  const auto packets = std::span(waiting).subspan(control_descriptors);
+  if (std::ranges::none_of(packets, [](const pollfd& p) { return p.revents != 0; })) {
+    fruitless = 0;
+    return;
+  }
+  if (!caller_is_receiving()) {
+    evidence = 0;
+    // A descriptor that stays readable although the port finds nothing must not cost a core.
+    if (fruitless > 64) nap(1ms);
+    return;
+  }
+  if (++evidence < polling_evidence) return;
+  evidence = 0;
+  watch_polling(arms_seen);
+}
+
+// Leaves the work to the callers until they stop, or until a CQ is armed.
+void Device::Impl::watch_polling(std::uint64_t arms_seen) {
+  polling.store(true, std::memory_order_seq_cst);
+  for (Duration tick = first_tick; !stopping(); tick = std::min(2 * tick, last_tick)) {
+    if (arms.load(std::memory_order_seq_cst) != arms_seen) break;
+    const std::int64_t seen = last_receive.load(std::memory_order_relaxed);
+    wait(control(), Instant(Duration(seen)) + tick);
+    serve_control();
+    counts.ticks.add();
+    if (last_receive.load(std::memory_order_relaxed) == seen) break;
+  }
+  polling.store(false, std::memory_order_seq_cst);
+}
+
+// Is some caller receiving at this very moment?  Pollers take a turn about every microsecond.
+bool Device::Impl::caller_is_receiving() const {
+  const std::uint64_t before = caller_turns.load(std::memory_order_relaxed);
+  if (before & 1) return true;
+  for (const Instant end = clock_now() + 2us; clock_now() < end;)
+    if (caller_turns.load(std::memory_order_relaxed) != before) return true;
+  return false;
+}
+
+// --- sleeping
+
+void Device::Impl::wait(std::span<pollfd> descriptors, Instant until) {
+  until = std::min(until, recover_at);
+  timespec left{};
+  if (until != never) {
+    const Instant now = clock_now();
+    if (until > now) {
+      const auto ns = (until - now).count();
+      left = {.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
+    }
+  }
+  for (pollfd& p : descriptors) p.revents = 0;
+  if (ppoll(descriptors.data(), descriptors.size(), until == never ? nullptr : &left, nullptr) < 0)
+    for (pollfd& p : descriptors) p.revents = 0;
+}
+
+void Device::Impl::nap(Duration d) {
+  wait(std::span(waiting).first(1), clock_now() + d);
+  serve_control();
+}
+
+void Device::Impl::kick() {
+  counts.kicks.fetch_add(1, std::memory_order_relaxed);
+  const std::uint64_t one = 1;
+  if (::write(kick_fd, &one, sizeof one) < 0) {
+    // EAGAIN: 2^64 - 2 kicks are pending; it is awake.
+  }
+}
+
+// --- what is not packets
+
+void Device::Impl::serve_control() {
+  if (waiting[0].revents) {
+    std::uint64_t kicks;
+    if (::read(kick_fd, &kicks, sizeof kicks) < 0) {
+      // Somebody else's wake-up of the same kick; nothing to do.
+    }
+  }
+  if (waiting[1].revents && recover_at == never) {
+    recover_at = clock_now();
+    waiting[1].fd = -1;
+  }
+  if (recover_at != never && clock_now() >= recover_at) recover_daemon();
+  if (waiting[2].revents)
+    read_link_monitor(link_fd, info.ifindex, [&](bool up) { report_link(up); });
+  for (pollfd& p : control()) p.revents = 0;
+}
+
+void Device::Impl::recover_daemon() {
+  if (client->recover()) {
+    recover_at = never;
+    waiting[1].fd = client->watch_descriptor();
+    return;
+  }
+  recover_at = clock_now() + 20ms;
+}
+
+void Device::Impl::report_link(bool up) {
+  if (link_up.exchange(up) == up) return;
+  log(LogLevel::info, "{} ({}) is {}", info.name, info.netdev, up ? "up" : "down");
+  std::lock_guard hold(delivery);
+  for (EventSink* sink : sinks)
+    sink->on_port_event(up ? engine::AsyncEvent::port_active : engine::AsyncEvent::port_err);
+}
+
+}  // namespace adverb::nic

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// The inside of a Device: one engine behind one lock, its port, and the background thread.
+//
+// The background thread is in one of two states:
+//
+//   parked    it sleeps on the sockets and until the engine's next deadline; it makes all progress.
+//   polling   the application polls: it sleeps on neither, and looks every now and then (a tick)
+//   whether a caller has
+//             received since the last look.  A tick that finds nothing parks it.
+//
+// parked -> polling: `polling_evidence` wake-ups in a row found a caller receiving at that very
+// moment.  polling -> parked: a tick, or at once when a CQ is armed.  Ticks start short and double
+// while the application keeps polling, so a program that polls in short spells is taken over from
+// soon, and one that always polls is hardly disturbed.
+//
+// Deadlines: before it sleeps, the thread writes down until when (planned_wake, under the lock).
+// Whoever makes progress compares it with the engine's next deadline and wakes the thread when that
+// is earlier: rare, since ACK deadlines mostly move later.
+#pragma once
+
+#include <poll.h>
+#include <pthread.h>
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "daemon/client.hpp"
+#include "nic/device.hpp"
+#include "nic/engine_lock.hpp"
+
+namespace adverb::nic {
+
+inline Instant clock_now() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return Instant(std::chrono::seconds(t.tv_sec) + std::chrono::nanoseconds(t.tv_nsec));
+}
+
+// A counter with one writer at a time and readers anywhere.
+class Tally {
+ public:
+  void add(std::uint64_t n = 1) { value_.store(value() + n, std::memory_order_relaxed); }
+  std::uint64_t value() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<std::uint64_t> value_{0};
+};
+
+struct Device::Impl {
+  static constexpr std::size_t arena_size = 256 << 10;
+  static constexpr unsigned events_at_once = 64;
+  static constexpr unsigned transmit_rounds = 64;  // bursts that one call may send
+  static constexpr unsigned bursts_at_once = 4;    // bursts that one turn receives
+  static constexpr unsigned drain_calls = 4096;    // and when a deadline has passed
+  static constexpr unsigned polling_evidence = 4;
+  static constexpr Duration first_tick = std::chrono::microseconds(50);
+  static constexpr Duration last_tick = std::chrono::microseconds(700);
+
+  enum class Who { caller, background };
+  // How much a turn receives: nothing (unless a timer is due); until it has something to tell;
+  // until the sockets are empty.
+  enum class Receive { none, some, all };
+
+  explicit Impl(DeviceInfo);
+  ~Impl();
+
+  // Makes the background thread; client, port and engine are set.  Returns an errno.
+  int start();
+  void stop();
+
+  // --- turns; the caller holds `lock`, finish() lets it go
+  void turn(Who, Receive);
+  void receive(Instant& now, Who, unsigned bursts, bool until_empty);
+  void transmit(Instant now);
+  void finish(Who);
+  bool plan(Who);
+  void deliver(std::span<const engine::EventRecord>);
+
+  // --- background thread
+  void run_background();
+  void sleep_parked();
+  void watch_polling(std::uint64_t arms_seen);
+  bool background_turn();
+  bool caller_is_receiving() const;
+  void wait(std::span<pollfd>, Instant until);
+  std::span<pollfd> control() { return {waiting.data(), control_descriptors}; }
+  void serve_control();
+  void recover_daemon();
+  void report_link(bool up);
+  void kick();
+  void nap(Duration);
+  bool stopping() const { return stop_.load(std::memory_order_acquire); }
+
+  // In a forked child: closes the descriptors.
+  void abandon();
+
+  DeviceInfo info;
+  std::shared_ptr<daemon::Client> client;
+  std::unique_ptr<port::Port> port;
+  std::unique_ptr<engine::Engine> engine;
+  EngineLock lock;
+  std::atomic<bool> dead{false};  // a forked child's copy; `lock` stays held in it for ever
+  std::mutex delivery;            // taken before the engine is let go; guards `sinks`
+  std::vector<EventSink*> sinks;
+  std::atomic<bool> link_up{true};
+
+  // Written under `lock`.
+  std::unique_ptr<std::uint8_t[]> arena;
+  std::unique_ptr<engine::TxBurst> tx;
+  bool more_to_send = false;
+  bool received_frames = false;  // by the last turn
+
+  // Between callers and the background thread.
+  std::atomic<std::int64_t> planned_wake;      // ns; min: awake or polling, needs no kick
+  std::atomic<std::uint64_t> caller_turns{0};  // odd while a caller receives
+  std::atomic<std::int64_t> last_receive{0};   // ns, by a caller
+  std::atomic<std::uint64_t> arms{0};
+  std::atomic<bool> polling{false}, stop_{false};
+  int kick_fd = -1, link_fd = -1;
+  pthread_t thread{};
+  bool running = false;
+
+  // The background thread's own.
+  std::vector<pollfd> waiting;  // control descriptors first, then the port's
+  static constexpr unsigned control_descriptors = 3;
+  unsigned evidence = 0, fruitless = 0;
+  Instant recover_at = never;
+
+  struct {
+    Tally wakeups, ticks, background_bursts, caller_bursts;
+    std::atomic<std::uint64_t> kicks{0};
+  } counts;
+};
+
+}  // namespace adverb::nic

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nic/enumerate.hpp"
+
+#include <linux/ethtool.h>
+#include <linux/sockios.h>
+#include <net/if.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+#include "base/prng.hpp"
+#include "nic/log.hpp"
+#include "nic/netlink.hpp"
+
+namespace adverb::nic {
+namespace {
+
+using Guid = std::array<std::uint8_t, 8>;
+
+// What the kernel subtracts, whatever the address family (iboe_get_mtu): GRH or IP, UDP, BTH,
+// XRCETH, AtomicETH, ICRC.
+constexpr std::uint32_t mtu_overhead = 40 + 8 + 12 + 4 + 28 + 4;
+
+std::uint32_t mtu_cap() {
+  const char* text = std::getenv("ADVERB_MTU");
+  if (!text || !*text) return bytes_of(engine::Mtu::mtu_4096);
+  const unsigned long value = std::strtoul(text, nullptr, 10);
+  for (const unsigned long allowed : {256ul, 512ul, 1024ul, 2048ul, 4096ul})
+    if (value == allowed) return static_cast<std::uint32_t>(value);
+  log(LogLevel::warn, "ADVERB_MTU={} is none of 256, 512, 1024, 2048, 4096; ignored", text);
+  return bytes_of(engine::Mtu::mtu_4096);
+}
+
+// False: not even the smallest IB MTU fits.
+bool fit_mtu(std::uint32_t netdev_mtu, std::uint32_t cap, engine::Mtu& out) {
+  using enum engine::Mtu;
+  for (const auto m : {mtu_4096, mtu_2048, mtu_1024, mtu_512, mtu_256})
+    if (bytes_of(m) <= cap && bytes_of(m) + mtu_overhead <= netdev_mtu) {
+      out = m;
+      return true;
+    }
+  return false;
+}
+
+// EUI-64 from a MAC address as the kernel makes it (RFC 4291, appendix A: the universal bit is
+// inverted).
+Guid guid_of_mac(const std::array<std::uint8_t, 6>& mac) {
+  return {
+      static_cast<std::uint8_t>(mac[0] ^ 2), mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]};
+}
+
+std::uint64_t hash_text(std::uint64_t h, std::string_view text) {
+  for (const char c : text) h = SplitMix::mix(h ^ static_cast<std::uint8_t>(c));
+  return h;
+}
+
+// The same at every call on this machine, in this network namespace; different in any other.
+std::uint64_t namespace_hash() {
+  std::uint64_t h = 0x616476657262;
+  char text[128] = "";
+  if (std::FILE* f = std::fopen("/etc/machine-id", "re")) {
+    if (!std::fgets(text, sizeof text, f)) text[0] = 0;
+    std::fclose(f);
+  }
+  if (!text[0]) gethostname(text, sizeof text - 1);
+  h = hash_text(h, text);
+  struct stat st{};
+  if (::stat("/proc/self/ns/net", &st) == 0) h = SplitMix::mix(h ^ st.st_ino);
+  return h;
+}
+
+Guid hashed_guid(unsigned ifindex) {
+  const std::uint64_t h = SplitMix::mix(namespace_hash() ^ (std::uint64_t{ifindex} << 32));
+  Guid guid;
+  std::memcpy(guid.data(), &h, 8);
+  guid[0] &= 0xfc;                 // locally administered, in the inverted spelling of RFC 4291
+  guid[3] = 0xad, guid[4] = 0x5e;  // no EUI-64 of a MAC address has these
+  return guid;
+}
+
+std::uint32_t speed_of(const std::string& netdev) {
+  const int s = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (s < 0) return 0;
+  ethtool_cmd command{};
+  command.cmd = ETHTOOL_GSET;
+  ifreq request{};
+  std::strncpy(request.ifr_name, netdev.c_str(), IFNAMSIZ - 1);
+  request.ifr_data = reinterpret_cast<char*>(&command);
+  const bool ok = ::ioctl(s, SIOCETHTOOL, &request) == 0;
+  ::close(s);
+  const std::uint32_t speed = ok ? ethtool_cmd_speed(&command) : 0;
+  return speed == static_cast<std::uint32_t>(SPEED_UNKNOWN) ? 0 : speed;
+}
+
+// IPv4, then IPv6, then link-local; the last entry stays empty.
+unsigned fill_gids(const std::vector<Address>& all, unsigned ifindex,
+                   std::array<Gid, gid_table_length>& out) {
+  unsigned count = 0;
+  auto add = [&](auto&& wanted) {
+    for (const Address& a : all) {
+      if (a.ifindex != ifindex || !a.usable || a.gid.is_zero() || !wanted(a)) continue;
+      if (std::find(out.begin(), out.begin() + count, a.gid) != out.begin() + count) continue;
+      if (count < gid_table_length - 1) out[count++] = a.gid;
+    }
+  };
+  add([](const Address& a) { return a.gid.is_v4() && a.gid.v4() != 0; });
+  add([](const Address& a) { return !a.gid.is_v4() && !a.link_local; });
+  add([](const Address& a) { return a.link_local; });
+  return count;
+}
+
+bool selected(const DeviceInfo& info) {
+  const char* list = std::getenv("ADVERB_DEVICE");
+  if (!list || !*list) return true;
+  for (std::string_view rest = list; !rest.empty();) {
+    const std::size_t comma = rest.find(',');
+    const std::string_view name = rest.substr(0, comma);
+    if (name == info.name || name == info.netdev) return true;
+    rest = comma == rest.npos ? std::string_view{} : rest.substr(comma + 1);
+  }
+  return false;
+}
+
+void make_guids_unique(std::vector<DeviceInfo>& devices) {
+  for (std::size_t i = 1; i < devices.size(); ++i)
+    for (std::size_t k = 0; k < i; ++k)
+      if (devices[i].guid == devices[k].guid) devices[i].guid = hashed_guid(devices[i].ifindex);
+}
+
+}  // namespace
+
+std::vector<DeviceInfo> enumerate() {
+  std::vector<Link> links = dump_links();
+  const std::vector<Address> addresses = dump_addresses();
+  std::sort(links.begin(), links.end(), [](const Link& a, const Link& b) {
+    return a.loopback != b.loopback ? b.loopback : a.ifindex < b.ifindex;
+  });
+  const char* prefix = std::getenv("ADVERB_DEVICE_NAME");
+  const std::string name = prefix && *prefix ? prefix : "adverb";
+  const std::uint32_t cap = mtu_cap();
+  std::vector<DeviceInfo> devices;
+  for (const Link& link : links) {
+    DeviceInfo info;
+    if (!link.up || !fit_mtu(link.mtu, cap, info.active_mtu)) continue;
+    if (fill_gids(addresses, link.ifindex, info.gids) == 0) continue;
+    info.name = name + std::to_string(devices.size());
+    info.netdev = link.name;
+    info.ifindex = link.ifindex;
+    info.guid = link.has_mac && !link.loopback ? guid_of_mac(link.mac) : hashed_guid(link.ifindex);
+    info.netdev_mtu = link.mtu;
+    info.max_mtu = engine::Mtu::mtu_4096;
+    info.up = link.running || link.loopback;
+    info.speed_mbps = speed_of(link.name);
+    devices.push_back(std::move(info));
+  }
+  make_guids_unique(devices);
+  std::erase_if(devices, [](const DeviceInfo& d) { return !selected(d); });
+  return devices;
+}
+
+}  // namespace adverb::nic

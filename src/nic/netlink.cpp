@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nic/netlink.hpp"
+
+#include <linux/if.h>
+#include <linux/if_addr.h>
+#include <linux/if_arp.h>
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace adverb::nic {
+namespace {
+
+using Handler = std::function<void(const nlmsghdr&)>;
+// NLM_F_DUMP answers come in parts of at most this size (the kernel's NLMSG_GOODSIZE is smaller).
+constexpr std::size_t buffer_size = 64 << 10;
+
+int open_socket(std::uint32_t groups, int flags) {
+  const int s = ::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | flags, NETLINK_ROUTE);
+  if (s < 0) return -1;
+  sockaddr_nl self{};
+  self.nl_family = AF_NETLINK;
+  self.nl_groups = groups;
+  if (::bind(s, reinterpret_cast<sockaddr*>(&self), sizeof self) == 0) return s;
+  ::close(s);
+  return -1;
+}
+
+// Calls `handler` for each message of one datagram.  False: that was the end of a dump.
+bool walk(const void* data, std::size_t size, const Handler& handler) {
+  int left = static_cast<int>(size);
+  for (auto* h = static_cast<const nlmsghdr*>(data); NLMSG_OK(h, static_cast<unsigned>(left));
+       h = NLMSG_NEXT(h, left)) {
+    if (h->nlmsg_type == NLMSG_DONE || h->nlmsg_type == NLMSG_ERROR) return false;
+    handler(*h);
+  }
+  return true;
+}
+
+void dump(std::uint16_t type, const Handler& handler) {
+  const int s = open_socket(0, 0);
+  if (s < 0) return;
+  const timeval limit{2, 0};  // a kernel that never answers must not hang the application
+  ::setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  struct {
+    nlmsghdr header;
+    rtgenmsg body;
+  } request{};
+  request.header.nlmsg_len = sizeof request;
+  request.header.nlmsg_type = type;
+  request.header.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
+  request.body.rtgen_family = AF_UNSPEC;
+  if (::send(s, &request, sizeof request, 0) >= 0) {
+    std::vector<char> buffer(buffer_size);
+    for (;;) {
+      const ssize_t n = ::recv(s, buffer.data(), buffer.size(), 0);
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0 || !walk(buffer.data(), static_cast<std::size_t>(n), handler)) break;
+    }
+  }
+  ::close(s);
+}
+
+template <class F>
+void each_attribute(const rtattr* a, int left, F&& f) {
+  for (; RTA_OK(a, left); a = RTA_NEXT(a, left)) f(*a);
+}
+
+Link parse_link(const nlmsghdr& h) {
+  auto* info = static_cast<const ifinfomsg*>(NLMSG_DATA(&h));
+  Link link;
+  link.ifindex = static_cast<unsigned>(info->ifi_index);
+  link.up = info->ifi_flags & IFF_UP;
+  link.running = info->ifi_flags & IFF_RUNNING;
+  link.loopback = info->ifi_flags & IFF_LOOPBACK;
+  each_attribute(IFLA_RTA(info), static_cast<int>(IFLA_PAYLOAD(&h)), [&](const rtattr& a) {
+    const void* data = RTA_DATA(&a);
+    if (a.rta_type == IFLA_IFNAME) link.name = static_cast<const char*>(data);
+    if (a.rta_type == IFLA_MTU) std::memcpy(&link.mtu, data, sizeof link.mtu);
+    if (a.rta_type != IFLA_ADDRESS || RTA_PAYLOAD(&a) != link.mac.size()) return;
+    std::memcpy(link.mac.data(), data, link.mac.size());
+    link.has_mac = link.mac != std::array<std::uint8_t, 6>{};
+  });
+  return link;
+}
+
+Gid gid_of(int family, const void* address) {
+  Gid gid;
+  if (family == AF_INET6) {
+    std::memcpy(gid.bytes.data(), address, 16);
+    return gid;
+  }
+  std::uint32_t v4;
+  std::memcpy(&v4, address, 4);
+  return Gid::from_v4(v4);
+}
+
+// IFA_LOCAL is the interface's own address; IFA_ADDRESS is that of the peer on a point-to-point
+// link.
+Address parse_address(const nlmsghdr& h) {
+  auto* info = static_cast<const ifaddrmsg*>(NLMSG_DATA(&h));
+  Address address;
+  address.ifindex = info->ifa_index;
+  std::uint32_t flags = info->ifa_flags;
+  Gid plain, local;
+  const unsigned size = info->ifa_family == AF_INET6 ? 16 : 4;
+  each_attribute(IFA_RTA(info), static_cast<int>(IFA_PAYLOAD(&h)), [&](const rtattr& a) {
+    if (a.rta_type == IFA_FLAGS) std::memcpy(&flags, RTA_DATA(&a), sizeof flags);
+    if (RTA_PAYLOAD(&a) != size) return;
+    if (a.rta_type == IFA_ADDRESS) plain = gid_of(info->ifa_family, RTA_DATA(&a));
+    if (a.rta_type == IFA_LOCAL) local = gid_of(info->ifa_family, RTA_DATA(&a));
+  });
+  address.gid = local.is_zero() ? plain : local;
+  address.link_local = info->ifa_family == AF_INET6 && address.gid.bytes[0] == 0xfe &&
+                       (address.gid.bytes[1] & 0xc0) == 0x80;
+  const std::uint32_t bad = IFA_F_TENTATIVE | IFA_F_DADFAILED | IFA_F_DEPRECATED;
+  address.usable = !(info->ifa_family == AF_INET6 && (flags & bad));
+  return address;
+}
+
+}  // namespace
+
+std::vector<Link> dump_links() {
+  std::vector<Link> links;
+  dump(RTM_GETLINK, [&](const nlmsghdr& h) {
+    if (h.nlmsg_type == RTM_NEWLINK) links.push_back(parse_link(h));
+  });
+  return links;
+}
+
+std::vector<Address> dump_addresses() {
+  std::vector<Address> addresses;
+  dump(RTM_GETADDR, [&](const nlmsghdr& h) {
+    if (h.nlmsg_type != RTM_NEWADDR) return;
+    const int family = static_cast<const ifaddrmsg*>(NLMSG_DATA(&h))->ifa_family;
+    if (family == AF_INET || family == AF_INET6) addresses.push_back(parse_address(h));
+  });
+  return addresses;
+}
+
+int open_link_monitor() { return open_socket(RTMGRP_LINK, SOCK_NONBLOCK); }
+
+void read_link_monitor(int descriptor, unsigned ifindex, const std::function<void(bool)>& f) {
+  std::vector<char> buffer(buffer_size);
+  for (int i = 0; i < 64; ++i) {
+    const ssize_t n = ::recv(descriptor, buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (n < 0 && (errno == EINTR || errno == ENOBUFS)) continue;
+    if (n <= 0) return;
+    walk(buffer.data(), static_cast<std::size_t>(n), [&](const nlmsghdr& h) {
+      if (h.nlmsg_type != RTM_NEWLINK && h.nlmsg_type != RTM_DELLINK) return;
+      const Link link = parse_link(h);
+      if (link.ifindex == ifindex) f(h.nlmsg_type == RTM_NEWLINK && link.up && link.running);
+    });
+  }
+}
+
+}  // namespace adverb::nic
