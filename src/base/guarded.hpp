@@ -3,17 +3,15 @@
 // protect or truncate it at any time, and may watch it while we write: so every access goes through
 // these routines and nothing else.
 //
-//   - Faults: each routine is a leaf whose instructions lie in known ranges without use of the
-//   stack.
-//     A SIGSEGV or SIGBUS in them resumes at the routine's failure exit (guarded_recover; for a
-//     copy, once by way of a byte loop).  The routine then returns false: all bytes before the
-//     fault were copied and none after it.  Only a 2, 4 or 8 byte source that straddles the fault
-//     gives nothing. The signals must not be blocked in a thread that copies: the kernel would kill
-//     the process.
-//   - Placement: bytes are stored in ascending address order and the last bytes after all others,
-//   with
-//     release semantics: an application that polls the last byte sees all that precede it.
-//   - An aligned 8, 4 or 2 byte access is one load and one store.
+// - Faults: each routine is a leaf whose instructions lie in known ranges, without use of the
+// stack.
+//   A SIGSEGV or SIGBUS in them resumes at the routine's failure exit (guarded_recover; for a copy,
+//   once by way of a byte loop).  The routine then returns false: all bytes before the fault were
+//   copied and none after it; only a 2, 4 or 8 byte source that straddles the fault gives nothing.
+//   A thread that copies must not block these signals: the kernel would kill the process.
+// - Placement: bytes are stored in ascending address order and the last bytes after all others,
+//   with release semantics: an application that polls the last byte sees all that precede it.
+// - An aligned 8, 4 or 2 byte access is one load and one store.
 #pragma once
 
 #include <csignal>

@@ -256,6 +256,17 @@ TEST(KeyTable, AllKeysOfAFullTableDifferAndAreFound) {
   }
 }
 
+// Whatever index the two special keys would decode to, in an empty table or one whose key was
+// invalidated.
+TEST(KeyTable, ZeroAndAllOnesAreNeverKeys) {
+  for (std::uint64_t secret = 0; secret < 200; ++secret) {
+    KeyTable table(1 << 20, secret);
+    table.add({.pd = 1, .invalidatable = true});
+    EXPECT_EQ(table.find(0), nullptr) << secret;
+    EXPECT_EQ(table.find(~0u), nullptr) << secret;
+  }
+}
+
 TEST(KeyTable, KeysDependOnTheSecret) {
   std::set<std::uint32_t> first_keys;
   for (std::uint64_t secret = 0; secret < 100; ++secret)
