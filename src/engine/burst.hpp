@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's boundary: frames in, frames out.  A port fills RxFrames and sends a TxBurst; in the simulator a
-// link does.  Frame bytes run from the BTH to the pad; the ICRC belongs to whoever knows the IP header.
+// The engine's boundary: frames in, frames out.  A port fills RxFrames and sends a TxBurst; in the
+// simulator a link does.  Frame bytes run from the BTH to the pad; the ICRC belongs to whoever
+// knows the IP header.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +13,8 @@
 
 namespace adverb::engine {
 
-// A decoded packet whose ICRC was right, with what the layers below said of it.  Its payload lives until the
-// call that it is handed to returns.
+// A decoded packet whose ICRC was right, with what the layers below said of it.  Its payload lives
+// until the call that it is handed to returns.
 struct RxFrame {
   wire::Packet packet;
   Gid source{}, destination{};
@@ -23,16 +24,18 @@ struct RxFrame {
   bool congestion_experienced() const { return (traffic_class & 3) == 3; }
 };
 
-// One frame of a TxBurst: `size` bytes at `offset` of the arena, followed by 4 bytes of room for the ICRC.
+// One frame of a TxBurst: `size` bytes at `offset` of the arena, followed by 4 bytes of room for
+// the ICRC.
 struct TxFrame {
   std::uint32_t offset{};
-  std::uint32_t size{};       // BTH to pad
+  std::uint32_t size{};  // BTH to pad
   AddressVector av{};
   Qpn dest_qp{}, src_qp{};
 };
 
-// What one call of Engine::transmit may produce: bounded, in one arena, frames adjacent in the order made, so that a run of
-// equal-sized frames for one destination is a GSO bundle without copying.
+// What one call of Engine::transmit may produce: bounded, in one arena, frames adjacent in the
+// order made, so that a run of equal-sized frames for one destination is a GSO bundle without
+// copying.
 class TxBurst {
  public:
   static constexpr unsigned max_frames = 256;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A completion queue: a ring that the engine fills and pollers empty (IBTA 11.2.8, 11.4.2).  One producer (whoever
-// holds the engine), one consumer at a time (whoever holds `lock`).  Arming is one-shot; the engine
-// reports a completion event when it adds an entry to an armed queue (ibv_req_notify_cq(3)).
+// A completion queue: a ring that the engine fills and pollers empty (IBTA 11.2.8, 11.4.2).  One
+// producer (whoever holds the engine), one consumer at a time (whoever holds `lock`).  Arming is
+// one-shot; the engine reports a completion event when it adds an entry to an armed queue
+// (ibv_req_notify_cq(3)).
 #pragma once
 
 #include <atomic>
@@ -27,15 +28,19 @@ class CompletionQueue {
   bool empty() const;
   std::uint32_t capacity() const { return capacity_; }
 
-  // Producer side.  False: no room (overrun; the entry is lost).  `solicited`: counts for a queue that is armed for solicited
-  // completions (IBTA 11.4.2.2: the SE bit of the message, or an error).
-  bool push(const Cqe&, bool solicited);
-  // Takes out the entries of a QP that is reset or destroyed.  The caller holds the engine and `lock`.
+  // Producer side.  False: no room (overrun; the entry is lost).
+  bool push(const Cqe&);
+  // After push: is a completion event due?  Takes the arming.  `solicited`: the entry counts for a
+  // queue that is armed for solicited completions (IBTA 11.4.2.2: the SE bit of the message, or an
+  // error).
+  bool disarm_for(bool solicited);
+  // Takes out the entries of a QP that is reset or destroyed.  The caller holds the engine and
+  // `lock`.
   void purge(const QueuePair*);
 
   SpinLock lock;
-  void* user = nullptr;      // the shell's object
-  bool overrun = false;      // engine: the CQ is in error, nothing is added any more
+  void* user = nullptr;        // the shell's object
+  bool overrun = false;        // engine: the CQ is in error, nothing is added any more
   std::uint32_t attached = 0;  // QPs that use it (engine): destroy is refused while not zero
   // Engine: on the list of objects with something to report.
   CompletionQueue* next_event = nullptr;

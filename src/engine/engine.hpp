@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The transport engine of one device: a function from (state, now, packet) to (state, packets).  No socket, thread, clock,
-// random source or environment is reached from here; they are arguments.  So the same engine runs in a process, in a
-// service and in a simulator, bit for bit.
+// The transport engine of one device: a function from (state, now, packet) to (state, packets).  No
+// socket, thread, clock, random source or environment is reached from here; they are arguments.  So
+// the same engine runs in a process, in a service and in a simulator, bit for bit.
 //
 //   for (frame : received) engine.receive(now, frame);
 //   do { tx.clear(); more = engine.transmit(now, tx); port.send(tx); } while (more);
 //   wait until a frame, a doorbell or engine.next_deadline()
 //
-// All members except ring_doorbell() need the caller to be alone (the nic's engine lock).  Nothing on the path of
-// receive() and transmit() allocates.
+// All members except ring_doorbell() need the caller to be alone (the nic's engine lock).  Nothing
+// on the path of receive() and transmit() allocates.
 #pragma once
 
 #include <array>
@@ -28,16 +28,23 @@
 namespace adverb::engine {
 
 struct EngineConfig {
-  unsigned slot = 1;                     // upper bits of every QPN
-  std::uint32_t max_qp = 16384;          // at most 2^14
-  std::uint32_t max_mr = 65536;          // a power of two
-  std::uint64_t seed = 1;                // keys, QPN order
+  unsigned slot = 1;             // upper bits of every QPN
+  std::uint32_t max_qp = 16384;  // at most 2^14
+  std::uint32_t max_mr = 65536;  // a power of two
+  std::uint64_t seed = 1;        // keys, QPN order
   Mtu active_mtu = Mtu::mtu_1024;
-  std::uint64_t initial_window = 256 << 10, max_window = 4 << 20;  // frame_cost bytes per destination
-  Duration min_ack_timeout{};            // a floor for the local ACK timeout, for ports with scheduling delays
-  Duration cnp_interval = std::chrono::microseconds(50);  // at most one CNP per QP in this time (annex A17)
-  std::uint32_t max_responder_resources = 128;            // max_qp_rd_atom
-  bool end_to_end_credits = true;        // AETH credit counts for QPs without an SRQ, and the limit as a requester
+  std::uint64_t initial_window = 256 << 10,
+                max_window = 4 << 20;  // frame_cost bytes per destination
+  Duration
+      min_ack_timeout{};  // a floor for the local ACK timeout, for ports with scheduling delays
+  Duration cnp_interval =
+      std::chrono::microseconds(50);            // at most one CNP per QP in this time (annex A17)
+  std::uint32_t max_responder_resources = 128;  // max_qp_rd_atom
+  std::uint32_t read_chunk_packets =
+      64;  // a READ WQE goes out as requests of at most this many response packets
+  std::uint64_t read_budget = 1 << 20;  // response bytes that all QPs together may have asked for
+  bool end_to_end_credits =
+      true;  // AETH credit counts for QPs without an SRQ, and the limit as a requester
 };
 
 struct QpInit {
@@ -45,12 +52,14 @@ struct QpInit {
   PdId pd = 0;
   CompletionQueue *send_cq = nullptr, *recv_cq = nullptr;
   SharedReceiveQueue* srq = nullptr;
-  std::uint32_t max_send_wr = 1, max_recv_wr = 1, max_send_sge = 1, max_recv_sge = 1, max_inline = 0;
+  std::uint32_t max_send_wr = 1, max_recv_wr = 1, max_send_sge = 1, max_recv_sge = 1,
+                max_inline = 0;
   bool sq_sig_all = false;
   void* user = nullptr;
 };
 
-// Why modify_qp refused.  ok() or one of: a transition error; or `what` with the offending value and the limit.
+// Why modify_qp refused.  ok() or one of: a transition error; or `what` with the offending value
+// and the limit.
 struct ModifyResult {
   TransitionError transition{};
   const char* what = nullptr;  // e.g. "path_mtu above active_mtu"
@@ -61,8 +70,8 @@ struct ModifyResult {
 // Something to tell the application, after the engine was let go.
 struct EventRecord {
   enum Kind : std::uint8_t { completion, cq, qp, srq } kind{};
-  AsyncEvent event{};   // unless completion
-  void* user{};         // of the object
+  AsyncEvent event{};  // unless completion
+  void* user{};        // of the object
 };
 
 class Engine {
@@ -73,19 +82,22 @@ class Engine {
 
   // --- control path
   CompletionQueue* create_cq(std::uint32_t capacity, void* user);
-  bool destroy_cq(CompletionQueue*);                       // false: in use
+  bool destroy_cq(CompletionQueue*);  // false: in use
   SharedReceiveQueue* create_srq(std::uint32_t depth, std::uint32_t max_sge, PdId, void* user);
-  bool destroy_srq(SharedReceiveQueue*);                   // false: in use
+  bool destroy_srq(SharedReceiveQueue*);  // false: in use
   void arm_srq_limit(SharedReceiveQueue*, std::uint32_t limit);
-  QueuePair* create_qp(const QpInit&);                     // null: max_qp are in use
+  QueuePair* create_qp(const QpInit&);  // null: max_qp are in use
   void destroy_qp(QueuePair*);
   ModifyResult modify_qp(Instant now, QueuePair&, const QpAttributes&, std::uint32_t mask);
   KeyTable& keys() { return keys_; }
-  // The source addresses of the device; frames for others are dropped.  A zero GID is an empty entry.
+  // The source addresses of the device; frames for others are dropped.  A zero GID is an empty
+  // entry.
   void set_gid(unsigned index, const Gid&);
-  // Same-host flow control: every address of this host, one line per slot, and the limit of frame_cost bytes each.
+  // Same-host flow control: every address of this host, one line per slot, and the limit of
+  // frame_cost bytes each.
   void set_local(std::span<const Gid> host_gids, std::span<CreditLine> lines, std::uint64_t limit);
-  // Raises an event at every QP and CQ owner is the nic's business; this counts and configures only.
+  // Raises an event at every QP and CQ owner is the nic's business; this counts and configures
+  // only.
   const EngineConfig& config() const { return config_; }
   void set_active_mtu(Mtu m) { config_.active_mtu = m; }
 
@@ -94,7 +106,8 @@ class Engine {
   // Fires timers, then builds frames.  True: more is ready than the burst could hold, call again.
   bool transmit(Instant now, TxBurst&);
   Instant next_deadline() const;
-  // What the nic reads before it looks into all its sockets, and gives back when it found them all empty.
+  // What the nic reads before it looks into all its sockets, and gives back when it found them all
+  // empty.
   std::uint64_t credit_mark() const;
   void credit_settle(std::uint64_t mark);
 
@@ -119,14 +132,23 @@ class Engine {
   void drain_doorbells();
   void fire_timers(Instant now);
   void retry_waiting();
-  void wait_for_credit(QueuePair&);
+  void wait_for_room(QueuePair&);
   void complete(QueuePair&, CompletionQueue&, Cqe, bool solicited);
   void raise(QueuePair&, AsyncEvent);
   void raise_cq_error(CompletionQueue&);
   void list_cq(CompletionQueue&);
-  void raise_srq_limit(SharedReceiveQueue&);
+  void check_srq_limit(SharedReceiveQueue&);
+  void list_qp(QueuePair&);
+  void list_srq(SharedReceiveQueue&);
+  void leave_lists(QueuePair&);
+  void set_path(QueuePair&);
+  void enter_rtr(QueuePair&);
+  void enter_rts(QueuePair&);
+  bool admit_frame(const QueuePair&, const RxFrame&);
+  void account_credit(const RxFrame&);
   void to_error(QueuePair&, AsyncEvent why, bool raise_event);
-  void flush(QueuePair&);
+  void to_sqe(QueuePair&);
+  void flush_sends(QueuePair&);
   void flush_receives(QueuePair&);
   void reset(QueuePair&);
   void check_drained(QueuePair&);
@@ -134,9 +156,9 @@ class Engine {
   CreditLine* line_of(const Gid&, Qpn);
   Destination* join_destination(const Gid&, Qpn);
   void leave_destination(QueuePair&);
-  ModifyResult check_values(const QueuePair&, const QpAttributes&, std::uint32_t mask) const;
+  ModifyResult check_values(const QpAttributes&, std::uint32_t mask) const;
+  ModifyResult check_path(const AddressVector&) const;
   void apply(Instant now, QueuePair&, const QpAttributes&, std::uint32_t mask);
-  void unlist(QueuePair&);
 
   EngineConfig config_;
   Counters counters_;
@@ -145,7 +167,7 @@ class Engine {
   TimerWheel wheel_;
   Instant now_{};
   std::unique_ptr<std::unique_ptr<QueuePair>[]> qps_;
-  std::unique_ptr<std::uint16_t[]> free_qps_;   // FIFO ring
+  std::unique_ptr<std::uint16_t[]> free_qps_;  // FIFO ring
   std::uint64_t free_head_ = 0, free_tail_ = 0;
   std::vector<std::unique_ptr<CompletionQueue>> cqs_;
   std::vector<std::unique_ptr<SharedReceiveQueue>> srqs_;
@@ -154,10 +176,12 @@ class Engine {
   std::vector<Gid> host_gids_;
   std::span<CreditLine> lines_;
   std::uint64_t credit_limit_ = 0;
+  std::uint64_t read_bytes_ = 0;  // sum of RequesterState::read_bytes
 
   std::atomic<QueuePair*> doorbells_{nullptr};
   QueuePair *ready_head_ = nullptr, *ready_tail_ = nullptr;
   QueuePair* waiting_ = nullptr;
+  bool room_freed_ = false;  // since waiting_ was last looked at
   CompletionQueue* cq_events_ = nullptr;
   QueuePair* qp_events_ = nullptr;
   SharedReceiveQueue* srq_events_ = nullptr;

@@ -30,32 +30,31 @@ constexpr std::uint32_t running = attr_cur_state | attr_access_flags | migration
 
 // clang-format off
 constexpr Row rows[] = {
-    {reset, reset, all,       0,                            0},
-    {reset, init,  connected, address | attr_access_flags,  0},
-    {reset, init,  ud,        address | attr_qkey,          0},
-    {init,  init,  connected, 0,                            address | attr_access_flags},
-    {init,  init,  ud,        0,                            address | attr_qkey},
-    {init,  rtr,   rc,        path | responder,             attr_alt_path | attr_access_flags | attr_pkey_index},
-    {init,  rtr,   uc,        path,                         attr_alt_path | attr_access_flags | attr_pkey_index},
-    {init,  rtr,   ud,        0,                            attr_pkey_index | attr_qkey},
-    {rtr,   rts,   rc,        attr_sq_psn | requester,      running | attr_min_rnr_timer},
-    {rtr,   rts,   uc,        attr_sq_psn,                  running},
-    {rtr,   rts,   ud,        attr_sq_psn,                  attr_cur_state | attr_qkey},
-    {rts,   rts,   rc,        0,                            running | attr_min_rnr_timer},
-    {rts,   rts,   uc,        0,                            running},
-    {rts,   rts,   ud,        0,                            attr_cur_state | attr_qkey},
-    {rts,   sqd,   all,       0,                            attr_en_sqd_async_notify},
-    {sqd,   rts,   rc,        0,                            running | attr_min_rnr_timer},
-    {sqd,   rts,   uc,        0,                            running},
-    {sqd,   rts,   ud,        0,                            attr_cur_state | attr_qkey},
-    {sqd,   sqd,   rc,        0,                            address | attr_av | requester | responder |
-                                                            attr_access_flags | migration},
-    {sqd,   sqd,   uc,        0,                            attr_pkey_index | attr_av | attr_access_flags |
-                                                            migration},
-    {sqd,   sqd,   ud,        0,                            attr_pkey_index | attr_qkey},
+    // from, to, types, required, optional
+    {reset, init, connected, address | attr_access_flags, 0},
+    {reset, init, ud, address | attr_qkey, 0},
+    {init, init, connected, 0, address | attr_access_flags},
+    {init, init, ud, 0, address | attr_qkey},
+    {init, rtr, rc, path | responder, attr_alt_path | attr_access_flags | attr_pkey_index},
+    {init, rtr, uc, path, attr_alt_path | attr_access_flags | attr_pkey_index},
+    {init, rtr, ud, 0, attr_pkey_index | attr_qkey},
+    {rtr, rts, rc, attr_sq_psn | requester, running | attr_min_rnr_timer},
+    {rtr, rts, uc, attr_sq_psn, running},
+    {rtr, rts, ud, attr_sq_psn, attr_cur_state | attr_qkey},
+    {rts, rts, rc, 0, running | attr_min_rnr_timer},
+    {rts, rts, uc, 0, running},
+    {rts, rts, ud, 0, attr_cur_state | attr_qkey},
+    {rts, sqd, all, 0, attr_en_sqd_async_notify},
+    {sqd, rts, rc, 0, running | attr_min_rnr_timer},
+    {sqd, rts, uc, 0, running},
+    {sqd, rts, ud, 0, attr_cur_state | attr_qkey},
+    {sqd, sqd, rc, 0,
+     address | attr_av | requester | responder | attr_access_flags | migration},
+    {sqd, sqd, uc, 0, attr_pkey_index | attr_av | attr_access_flags | migration},
+    {sqd, sqd, ud, 0, attr_pkey_index | attr_qkey},
     // A send queue error leaves an RC QP in the error state: only UC and UD know SQE.
-    {sqe,   rts,   uc,        0,                            attr_cur_state | attr_access_flags},
-    {sqe,   rts,   ud,        0,                            attr_cur_state | attr_qkey},
+    {sqe, rts, uc, 0, attr_cur_state | attr_access_flags},
+    {sqe, rts, ud, 0, attr_cur_state | attr_qkey},
 };
 // clang-format on
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A queue pair: the state machine's attributes, and one owner for each byte of what moves: the requester (what was
-// sent), the completer (what was acknowledged), the responder (what was received and is to be answered).
-// The logic lives in requester.cpp, completer.cpp and responder.cpp; this file is the state.
+// A queue pair: the state machine's attributes, and one owner for each byte of what moves: the
+// requester (what was sent), the completer (what was acknowledged), the responder (what was
+// received and is to be answered). The logic lives in requester.cpp, completer.cpp and
+// responder.cpp; this file is the state.
 #pragma once
 
 #include <atomic>
@@ -13,49 +14,55 @@
 #include "engine/credit.hpp"
 #include "engine/qp_state.hpp"
 #include "engine/work_queue.hpp"
+#include "wire/opcode.hpp"
 
 namespace adverb::engine {
 
-// Where packets of a connected QP go: the window of D7 is shared by all QPs to one address and slot.
+// Where packets of a connected QP go: the window of D7 is shared by all QPs to one address and
+// slot.
 struct Destination {
   Gid gid{};
   unsigned slot{};
   std::uint32_t users = 0;
-  std::uint64_t window = 0;      // bytes of frame_cost that may be unacknowledged
+  std::uint64_t window = 0;  // bytes of frame_cost that may be unacknowledged
   std::uint64_t in_flight = 0;
-  std::uint64_t grown = 0;       // acknowledged since the window last grew
-  CreditLine* line = nullptr;    // same host
+  std::uint64_t grown = 0;     // acknowledged since the window last grew
+  CreditLine* line = nullptr;  // same host
 };
 
 // What the requester keeps: the next packet to send is packet `offset` of the WQE at `next`.
 struct RequesterState {
-  std::uint32_t next = 0;        // cursor into the send queue: `sent` of work_queue.hpp
-  std::uint32_t offset = 0;      // packets of that WQE that were sent (since the last rewind)
-  Psn psn{};                     // of the next packet
-  Psn highest{};                 // one past the highest PSN ever sent
-  std::uint64_t in_flight = 0;   // this QP's share of its destination's
-  std::uint32_t reads_outstanding = 0;  // READs and atomics sent and not completed
-  std::uint32_t ssn = 0;         // send sequence number: messages started
-  std::uint32_t unrequested = 0;  // packets since the last AckReq
-  WcStatus local_error{};        // of the WQE at `next`; reported when all before it are complete
+  std::uint32_t next = 0;       // cursor into the send queue: `sent` of work_queue.hpp
+  std::uint32_t offset = 0;     // packets of that WQE that were sent (since the last rewind)
+  Psn psn{};                    // of the next packet
+  Psn highest{};                // one past the highest PSN ever sent
+  std::uint64_t in_flight = 0;  // this QP's share of its destination's
+  std::uint32_t reads_outstanding = 0;  // READ requests and atomics sent and not completed
+  std::uint64_t read_bytes = 0;         // response bytes asked for and not arrived
+  std::uint32_t ssn = 0;                // send sequence number: messages started
+  std::uint32_t unrequested = 0;        // packets since the last AckReq
+  WcStatus local_error{};  // of the WQE at `next`; reported when all before it are complete
   bool blocked_on_error = false;
-  bool waiting_rnr = false;      // an RNR NAK's timer runs
-  bool waiting_credit = false;   // on the engine's list of QPs that wait for same-host credit or window
+  bool waiting_rnr = false;  // an RNR NAK's timer runs
+  bool waiting = false;  // on the engine's list of QPs that wait for window, credit or read budget
 };
 
 // What the completer keeps.
 struct CompleterState {
-  std::uint32_t acked = 0;       // cursor: the oldest WQE that is not complete
-  std::uint32_t reported = 0;    // cursor: send queue slots whose completion (if any) was pushed
-  Psn una{};                     // oldest PSN not acknowledged
+  std::uint32_t acked = 0;     // cursor: the oldest WQE that is not complete
+  std::uint32_t reported = 0;  // cursor: send queue slots whose completion (if any) was pushed
+  Psn una{};                   // oldest PSN not acknowledged
   std::uint8_t retries_left = 0, rnr_retries_left = 0;
-  bool response_nak_sent = false;  // an implied NAK was acted on; until progress, later holes do not rewind again
-  std::uint32_t limit_ssn = 0;   // end-to-end credits: messages up to this SSN may be sent
+  bool rewound = false;  // a hole was acted on; until progress, later ones do not rewind again
+  Psn loss_mark{};       // the window was halved for losses before this PSN
+  bool loss_marked = false;
+  std::uint32_t limit_ssn = 0;  // end-to-end credits: messages up to this SSN may be sent
   bool credits_valid = false;
   Instant ack_deadline = never;  // the wheel's timer may be earlier, and is then re-armed (lazily)
 };
 
-// A READ, atomic, FLUSH or ATOMIC WRITE that was executed, kept for replay (IBTA 9.7.5.1.1, responder resources).
+// A READ, atomic, FLUSH or ATOMIC WRITE that was executed, kept for replay (IBTA 9.7.5.1.1,
+// responder resources).
 struct ResponderResource {
   wire::Verb verb{};
   Psn first{};
@@ -76,24 +83,24 @@ struct PendingResponse {
 struct ResponderState {
   Psn expected{};
   std::uint32_t msn = 0;
-  wire::OpcodeInfo previous{};       // last request opcode of the open message
-  RecvWqe recv{};                    // the WQE being filled
+  wire::OpcodeInfo previous{};  // last request opcode of the open message
+  RecvWqe recv{};               // the WQE being filled
   bool recv_open = false;
-  std::uint64_t received = 0;        // bytes of the open message
-  std::uint64_t write_va = 0;        // of the open RDMA WRITE
+  std::uint64_t received = 0;  // bytes of the open message
+  std::uint64_t write_va = 0;  // of the open RDMA WRITE
   std::uint64_t write_left = 0, write_length = 0;
   std::uint32_t write_rkey = 0;
-  bool dropping = false;             // UC: until the next FIRST or ONLY
-  std::uint32_t dest_resources = 0;  // max_dest_rd_atomic at creation of the ring
+  bool dropping = false;                           // UC: until the next FIRST or ONLY
+  std::uint32_t dest_resources = 0;                // max_dest_rd_atomic at creation of the ring
   std::unique_ptr<ResponderResource[]> resources;  // ring
-  std::uint32_t resource_head = 0;   // next to overwrite
+  std::uint32_t resource_head = 0;                 // next to overwrite
   std::unique_ptr<PendingResponse[]> pending;      // FIFO ring of the same size
   std::uint32_t pending_head = 0, pending_tail = 0;
-  bool ack_owed = false;             // an ACK of expected - 1
-  bool nak_owed = false;             // a NAK with `nak_syndrome` at nak_psn
+  bool ack_owed = false;  // an ACK of expected - 1
+  bool nak_owed = false;  // a NAK with `nak_syndrome` at nak_psn
   std::uint8_t nak_syndrome = 0;
   Psn nak_psn{};
-  bool nak_sent = false;             // a sequence NAK is out; silence until `expected` arrives
+  bool nak_sent = false;  // a sequence NAK is out; silence until `expected` arrives
   bool cnp_owed = false;
   Instant last_cnp = Instant::min();
 };
@@ -106,20 +113,20 @@ class QueuePair {
   bool sq_sig_all = false;
   std::atomic<QpState> state{QpState::reset};
   QpAttributes attr{};
-  std::uint32_t mtu = 1024;       // bytes of path MTU (UD: active MTU)
+  std::uint32_t mtu = 1024;  // bytes of path MTU (UD: active MTU)
   Destination* destination = nullptr;
 
   std::unique_ptr<SendQueue> sq;
-  std::unique_ptr<ReceiveQueue> own_rq;      // null with an SRQ
+  std::unique_ptr<ReceiveQueue> own_rq;  // null with an SRQ
   SharedReceiveQueue* srq = nullptr;
-  ReceiveQueue* rq = nullptr;                // own_rq or the SRQ's
+  ReceiveQueue* rq = nullptr;  // own_rq or the SRQ's
   CompletionQueue *send_cq = nullptr, *recv_cq = nullptr;
 
   RequesterState req;
   CompleterState comp;
   ResponderState resp;
   Timer ack_timer, rnr_timer;
-  bool draining = false;          // SQD entered, SQ_DRAINED not yet reported
+  bool draining = false;  // SQD entered, SQ_DRAINED not yet reported
   bool comm_established = false;
 
   // The lists it can stand on.
@@ -132,8 +139,7 @@ class QueuePair {
   std::uint32_t pending_events = 0;  // bits of AsyncEvent
   bool listed = false;
 
-  void* user = nullptr;           // the shell's object
-  std::uint64_t sequence_errors = 0;
+  void* user = nullptr;  // the shell's object
 };
 
 }  // namespace adverb::engine

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The words of the verbs API as the engine's own values.  Enumerators that the API also has carry the same
-// numbers as libibverbs (ibv_wc_status, ibv_wc_opcode, ibv_qp_state, access and attribute masks); the shell in
-// src/verbs asserts that at compile time, so it casts and never translates.
+// The words of the verbs API as the engine's own values.  Enumerators that the API also has carry
+// the same numbers as libibverbs (ibv_wc_status, ibv_wc_opcode, ibv_qp_state, access and attribute
+// masks); the shell in src/verbs asserts that at compile time, so it casts and never translates.
 #pragma once
 
 #include <cstdint>
@@ -126,7 +126,8 @@ struct Sge {
   std::uint32_t lkey{};
 };
 
-// A completion, as poll_cq hands it out.  `qp` is the engine's own, for the shell to find its object.
+// A completion, as poll_cq hands it out.  `qp` is the engine's own, for the shell to find its
+// object.
 class QueuePair;
 struct Cqe {
   std::uint64_t wr_id{};
@@ -141,7 +142,7 @@ struct Cqe {
   Qpn src_qp{};
   std::uint64_t completed_at{};  // Instant of the burst in ns, for completion timestamps
   QueuePair* qp{};
-  std::uint32_t sq_advance{};    // send queue slots that polling this entry frees
+  std::uint32_t sq_advance{};  // send queue slots that polling this entry frees
 };
 
 }  // namespace adverb::engine

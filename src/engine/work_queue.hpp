@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Send, receive and shared receive queues: bounded rings between posters and the engine.  A poster holds `lock`,
-// fills the next slot and publishes it; the engine reads up to `posted`.  Memory is laid out at creation.
+// Send, receive and shared receive queues: bounded rings between posters and the engine.  A poster
+// holds `lock`, fills the next slot and publishes it; the engine reads up to `posted`.  Memory is
+// laid out at creation.
 //
-// The send queue has four cursors, reaped <= acked <= sent <= posted: the application's poll moves the first (a slot is free when
-// its completion was polled, as hardware has it), the completer the second, the requester the third,
-// the poster the last.
+// The send queue has four cursors, reaped <= acked <= sent <= posted: the application's poll moves
+// the first (a slot is free when its completion was polled, as hardware has it), the completer the
+// second, the requester the third, the poster the last.
 #pragma once
 
 #include <atomic>
@@ -23,32 +24,33 @@ struct SendWqe {
   WrOpcode opcode{};
   std::uint8_t flags{};  // SendFlags
   std::uint8_t num_sge{};
-  std::uint32_t length{};        // bytes of payload; of the inline data when send_inline
-  std::uint32_t imm_or_rkey{};   // immediate data (host order of the wire's word), or the rkey to invalidate
+  std::uint32_t length{};  // bytes of payload; of the inline data when send_inline
+  std::uint32_t
+      imm_or_rkey{};  // immediate data (host order of the wire's word), or the rkey to invalidate
   std::uint64_t remote_addr{};
   std::uint32_t rkey{};
   std::uint64_t compare_add{}, swap{};  // atomics; ATOMIC WRITE: the 8 bytes are payload
   std::uint8_t flush_type{}, flush_level{};
-  AddressVector av{};            // UD
-  Qpn remote_qpn{};              // UD
-  std::uint32_t remote_qkey{};   // UD
-  PdId pd_of_ah{};             // UD: PD of the address handle
+  AddressVector av{};           // UD
+  Qpn remote_qpn{};             // UD
+  std::uint32_t remote_qkey{};  // UD
+  PdId pd_of_ah{};              // UD: PD of the address handle
   // The engine's part.
   Psn first_psn{};
-  std::uint32_t packets{};       // PSNs it takes: for READ those of the response
-  std::uint32_t received{};      // READ, atomics: response packets that arrived
-  std::uint32_t ssn{};           // messages that consume a receive WQE, up to and with this one
-  bool started{};                // PSNs are assigned
+  std::uint32_t packets{};   // PSNs it takes: for READ those of the response
+  std::uint32_t received{};  // READ, atomics: response packets that arrived
+  bool started{};            // PSNs are assigned
 };
 
 class SendQueue {
  public:
   SendQueue(std::uint32_t depth, std::uint32_t max_sge, std::uint32_t max_inline);
 
-  // Poster, holding `lock`.  Null when depth entries are not yet reaped.  The slot's engine part is cleared.
+  // Poster, holding `lock`.  Null when depth entries are not yet reaped.  The slot's engine part is
+  // cleared.
   SendWqe* reserve();
-  std::span<Sge> sges_of_reserved();          // room for max_sge
-  std::uint8_t* inline_of_reserved();         // room for max_inline
+  std::span<Sge> sges_of_reserved();   // room for max_sge
+  std::uint8_t* inline_of_reserved();  // room for max_inline
   void publish();
 
   // Engine.
@@ -86,7 +88,8 @@ struct RecvWqe {
   std::span<const Sge> list() const { return {sge, num_sge}; }
 };
 
-// Receive queue of one QP, or shared (SRQ).  A slot is free as soon as the responder has taken its WQE.
+// Receive queue of one QP, or shared (SRQ).  A slot is free as soon as the responder has taken its
+// WQE.
 class ReceiveQueue {
  public:
   ReceiveQueue(std::uint32_t depth, std::uint32_t max_sge);
@@ -117,7 +120,8 @@ class ReceiveQueue {
 
 // SRQ: a receive queue that several QPs of one PD share, with a limit event (IBTA 10.2.9).
 struct SharedReceiveQueue {
-  SharedReceiveQueue(std::uint32_t depth, std::uint32_t max_sge, PdId pd) : queue(depth, max_sge), pd(pd) {}
+  SharedReceiveQueue(std::uint32_t depth, std::uint32_t max_sge, PdId pd)
+      : queue(depth, max_sge), pd(pd) {}
   ReceiveQueue queue;
   PdId pd;
   std::atomic<std::uint32_t> limit{0};  // armed limit; 0 disarmed

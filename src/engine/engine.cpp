@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+// The data path of the engine and what it reports; object life cycles are in lifecycle.cpp.
+#include "engine/engine.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/assert.hpp"
+#include "engine/completer.hpp"
+#include "engine/requester.hpp"
+#include "engine/responder.hpp"
+
+namespace adverb::engine {
+
+using wire::Transport;
+using wire::Verb;
+
+namespace {
+
+constexpr std::uint16_t default_pkey_base = 0x7fff;
+constexpr Duration credit_poll = std::chrono::microseconds(20);
+
+bool carries(QpType type, Transport transport) {
+  return (type == QpType::rc && transport == Transport::rc) ||
+         (type == QpType::uc && transport == Transport::uc) ||
+         (type == QpType::ud && transport == Transport::ud);
+}
+
+}  // namespace
+
+// --- receive
+
+void Engine::receive(Instant now, const RxFrame& f) {
+  now_ = now;
+  const wire::Packet& p = f.packet;
+  const wire::OpcodeInfo& info = p.info();
+  ++counters_.rcvd_pkts;
+  counters_.rcvd_bytes += info.header_bytes + p.payload.size() + p.bth.pad_count;
+  account_credit(f);
+  QueuePair* q = find(p.bth.dest_qp);
+  if (!q) {
+    ++counters_.drop_no_qp;
+    return;
+  }
+  if (!admit_frame(*q, f)) return;
+  if (info.verb == Verb::cnp) {
+    ++counters_.rp_cnp_handled;
+  } else if (wire::is_response(info.verb)) {
+    Completer(*this, *q).receive(now, f);
+  } else {
+    Responder(*this, *q).receive(now, f);
+  }
+}
+
+// The checks that come before any of the QP's parts look at a packet (IBTA 9.6.1, transport header
+// validation).  None of them can change the QP: a stranger's packet costs a counter.
+bool Engine::admit_frame(const QueuePair& q, const RxFrame& f) {
+  const wire::Packet& p = f.packet;
+  QpState state = q.state.load(std::memory_order_relaxed);
+  if (state == QpState::reset || state == QpState::init || state == QpState::error)
+    return ++counters_.drop_qp_state, false;
+  Transport transport = p.info().transport;
+  bool cnp = transport == Transport::cnp;
+  if (cnp ? q.type == QpType::ud : !carries(q.type, transport))
+    return ++counters_.drop_transport, false;
+  //= IBTA 9.6.1.2.3 and 10.9.3: the low 15 bits must match; we are a full member of the default
+  //partition
+  if ((p.bth.pkey & 0x7fff) != default_pkey_base) return ++counters_.drop_pkey, false;
+  bool ours = f.destination == gids_[q.attr.av.sgid_index] || q.type == QpType::ud;
+  bool theirs = q.type == QpType::ud || f.source == q.attr.av.dgid;
+  if (!ours || !theirs) return ++counters_.drop_source, false;
+  if (q.type != QpType::ud && p.payload.size() > q.mtu && wire::is_response(p.info().verb))
+    return ++counters_.drop_length, false;
+  return true;
+}
+
+void Engine::account_credit(const RxFrame& f) {
+  if (config_.slot >= lines_.size() || !is_local(f.source)) return;
+  const wire::Packet& p = f.packet;
+  std::uint64_t size =
+      p.info().header_bytes + p.payload.size() + p.bth.pad_count + TxBurst::icrc_bytes;
+  // One writer: whoever holds this engine.
+  lines_[config_.slot].consumed.fetch_add(frame_cost(size), std::memory_order_relaxed);
+}
+
+// --- transmit
+
+bool Engine::transmit(Instant now, TxBurst& tx) {
+  now_ = now;
+  fire_timers(now);
+  drain_doorbells();
+  retry_waiting();
+  while (ready_head_ && tx.has_room()) {
+    QueuePair& q = *ready_head_;
+    ready_head_ = q.next_ready;
+    if (!ready_head_) ready_tail_ = nullptr;
+    q.ready = false;
+    bool more = Responder(*this, q).owes() && Responder(*this, q).respond(now, tx);
+    more = Requester(*this, q).send(now, tx) || more;
+    if (more) make_ready(q);
+  }
+  return ready_head_ != nullptr;
+}
+
+Instant Engine::next_deadline() const {
+  Instant deadline = wheel_.next_deadline();
+  // Same-host credit comes back without a packet: look again soon.
+  for (const QueuePair* q = waiting_; q; q = q->next_waiting)
+    if (q->type == QpType::ud || q->destination->line)
+      return std::min(deadline, now_ + credit_poll);
+  return deadline;
+}
+
+void Engine::fire_timers(Instant now) {
+  while (Timer* t = wheel_.expire(now)) {
+    auto& q = *static_cast<QueuePair*>(t->owner);
+    if (t == &q.ack_timer)
+      Completer(*this, q).ack_timer_fired(now);
+    else
+      Completer(*this, q).rnr_timer_fired();
+  }
+}
+
+void Engine::make_ready(QueuePair& q) {
+  if (q.ready) return;
+  q.ready = true;
+  q.next_ready = nullptr;
+  (ready_tail_ ? ready_tail_->next_ready : ready_head_) = &q;
+  ready_tail_ = &q;
+}
+
+void Engine::wait_for_room(QueuePair& q) {
+  if (q.req.waiting) return;
+  q.req.waiting = true;
+  q.next_waiting = waiting_;
+  waiting_ = &q;
+}
+
+void Engine::retry_waiting() {
+  if (!waiting_) return;
+  bool local = false;
+  for (QueuePair* q = waiting_; q && !local; q = q->next_waiting)
+    local = q->type == QpType::ud || q->destination->line;
+  if (!room_freed_ && !local) return;
+  room_freed_ = false;
+  // The list is last in, first out: turn it round, so that the QP that has waited longest is first.
+  QueuePair* oldest_first = nullptr;
+  while (QueuePair* q = waiting_) {
+    waiting_ = q->next_waiting;
+    q->next_waiting = oldest_first;
+    oldest_first = q;
+  }
+  while (QueuePair* q = oldest_first) {
+    oldest_first = q->next_waiting;
+    q->req.waiting = false;
+    make_ready(*q);
+  }
+}
+
+// --- doorbells: a lock-free stack that any thread pushes to and the engine takes whole
+
+void Engine::ring_doorbell(QueuePair& q) {
+  if (q.doorbell.exchange(true, std::memory_order_seq_cst)) return;
+  QueuePair* head = doorbells_.load(std::memory_order_relaxed);
+  do {
+    q.next_doorbell.store(head, std::memory_order_relaxed);
+  } while (!doorbells_.compare_exchange_weak(head, &q, std::memory_order_seq_cst));
+}
+
+void Engine::drain_doorbells() {
+  QueuePair* taken = doorbells_.exchange(nullptr, std::memory_order_seq_cst);
+  QueuePair* in_order = nullptr;
+  while (taken) {
+    QueuePair* next = taken->next_doorbell.load(std::memory_order_relaxed);
+    taken->next_doorbell.store(in_order, std::memory_order_relaxed);
+    in_order = taken;
+    taken = next;
+  }
+  while (QueuePair* q = in_order) {
+    in_order = q->next_doorbell.load(std::memory_order_relaxed);
+    q->doorbell.store(false, std::memory_order_seq_cst);  // before the cursors are read
+    QpState state = q->state.load(std::memory_order_seq_cst);
+    if (state == QpState::error) flush_receives(*q);
+    if (state == QpState::error || state == QpState::sqe) flush_sends(*q);
+    make_ready(*q);
+  }
+}
+
+// --- same-host credit
+
+bool Engine::is_local(const Gid& gid) const {
+  return std::find(host_gids_.begin(), host_gids_.end(), gid) != host_gids_.end();
+}
+
+CreditLine* Engine::line_of(const Gid& gid, Qpn qpn) {
+  return qpn.slot() < lines_.size() && is_local(gid) ? &lines_[qpn.slot()] : nullptr;
+}
+
+std::uint64_t Engine::credit_mark() const {
+  return config_.slot < lines_.size()
+             ? lines_[config_.slot].enqueued.load(std::memory_order_acquire)
+             : 0;
+}
+
+// Every socket was empty after `mark` was read: what had been put in by then was taken out or lost.
+void Engine::credit_settle(std::uint64_t mark) {
+  if (config_.slot >= lines_.size()) return;
+  auto& consumed = lines_[config_.slot].consumed;
+  if (static_cast<std::int64_t>(mark - consumed.load(std::memory_order_relaxed)) > 0)
+    consumed.store(mark, std::memory_order_release);
+}
+
+// --- completions and events
+
+void Engine::complete(QueuePair& q, CompletionQueue& cq, Cqe c, bool solicited) {
+  if (cq.overrun) return;
+  c.qp = &q;
+  c.qp_num = q.qpn;
+  c.completed_at = static_cast<std::uint64_t>(now_.time_since_epoch().count());
+  c.vendor_err = c.status == WcStatus::success ? 0 : 0x100u | static_cast<unsigned>(c.status);
+  if (!cq.push(c)) {
+    ++counters_.cq_overruns;
+    raise_cq_error(cq);
+    return;
+  }
+  if (cq.disarm_for(solicited)) {
+    cq.event_pending = true;
+    list_cq(cq);
+  }
+}
+
+//= IBTA 10.2.6.3 and 11.6.3.3: a CQ that overflowed takes the QPs that use it to the error state
+void Engine::raise_cq_error(CompletionQueue& cq) {
+  cq.overrun = cq.error_pending = true;
+  list_cq(cq);
+  for (std::uint32_t i = 0; i < config_.max_qp; ++i) {
+    QueuePair* q = qps_[i].get();
+    if (q && (q->send_cq == &cq || q->recv_cq == &cq)) to_error(*q, AsyncEvent::qp_fatal, true);
+  }
+}
+
+void Engine::list_cq(CompletionQueue& cq) {
+  if (cq.listed) return;
+  cq.listed = true;
+  cq.next_event = cq_events_;
+  cq_events_ = &cq;
+}
+
+void Engine::list_qp(QueuePair& q) {
+  if (q.listed) return;
+  q.listed = true;
+  q.next_event = qp_events_;
+  qp_events_ = &q;
+}
+
+void Engine::list_srq(SharedReceiveQueue& srq) {
+  if (srq.listed) return;
+  srq.listed = true;
+  srq.next_event = srq_events_;
+  srq_events_ = &srq;
+}
+
+void Engine::raise(QueuePair& q, AsyncEvent event) {
+  q.pending_events |= 1u << static_cast<unsigned>(event);
+  list_qp(q);
+}
+
+//= IBTA 11.6.3.1: once, when fewer WQEs than the limit are left
+void Engine::check_srq_limit(SharedReceiveQueue& srq) {
+  std::uint32_t limit = srq.limit.load(std::memory_order_relaxed);
+  if (!limit || srq.queue.available() >= limit) return;
+  srq.limit.store(0, std::memory_order_relaxed);
+  srq.limit_pending = true;
+  list_srq(srq);
+}
+
+unsigned Engine::take_events(std::span<EventRecord> out) {
+  unsigned n = 0;
+  while (cq_events_ && n + 2 <= out.size()) {
+    CompletionQueue& cq = *cq_events_;
+    cq_events_ = cq.next_event;
+    cq.listed = false;
+    if (std::exchange(cq.event_pending, false)) out[n++] = {EventRecord::completion, {}, cq.user};
+    if (std::exchange(cq.error_pending, false))
+      out[n++] = {EventRecord::cq, AsyncEvent::cq_err, cq.user};
+  }
+  while (qp_events_ && n < out.size()) {
+    QueuePair& q = *qp_events_;
+    auto event = static_cast<unsigned>(__builtin_ctz(q.pending_events));
+    q.pending_events &= q.pending_events - 1;
+    out[n++] = {EventRecord::qp, static_cast<AsyncEvent>(event), q.user};
+    if (q.pending_events) continue;
+    qp_events_ = q.next_event;
+    q.listed = false;
+  }
+  while (srq_events_ && n < out.size()) {
+    SharedReceiveQueue& srq = *srq_events_;
+    srq_events_ = srq.next_event;
+    srq.listed = srq.limit_pending = false;
+    out[n++] = {EventRecord::srq, AsyncEvent::srq_limit_reached, srq.user};
+  }
+  return n;
+}
+
+}  // namespace adverb::engine

@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+// The control path of the engine: objects come and go, queue pairs change state
+// (IBTA 10.2, 10.3.1, 11.2).
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "base/assert.hpp"
+#include "engine/completer.hpp"
+#include "engine/engine.hpp"
+#include "engine/requester.hpp"
+
+namespace adverb::engine {
+
+namespace {
+
+template <class T>
+void erase_owned(std::vector<std::unique_ptr<T>>& list, const T* object) {
+  auto it = std::find_if(list.begin(), list.end(), [&](auto& p) { return p.get() == object; });
+  ASSERT(it != list.end());
+  std::swap(*it, list.back());
+  list.pop_back();
+}
+
+// Takes `object` out of a list that is linked through `next`.
+template <class T>
+void remove_from(T*& head, T* object, T* T::* next) {
+  for (T** at = &head; *at; at = &((*at)->*next))
+    if (*at == object) {
+      *at = object->*next;
+      return;
+    }
+}
+
+}  // namespace
+
+Engine::Engine(const EngineConfig& config)
+    : config_(config),
+      keys_(config.max_mr, SplitMix(config.seed).next()),
+      random_(config.seed),
+      qps_(std::make_unique<std::unique_ptr<QueuePair>[]>(config.max_qp)),
+      free_qps_(std::make_unique<std::uint16_t[]>(config.max_qp)) {
+  ASSERT(config_.max_qp >= 1 && config_.max_qp <= 1u << Qpn::index_bits);
+  // Numbers are handed out in random order first, and then those that were freed longest ago.
+  for (std::uint32_t i = 0; i < config_.max_qp; ++i) {
+    auto j = static_cast<std::uint32_t>(random_.below(i + 1));
+    free_qps_[i] = free_qps_[j];
+    free_qps_[j] = static_cast<std::uint16_t>(i);
+  }
+  free_tail_ = config_.max_qp;
+}
+
+Engine::~Engine() = default;
+
+QueuePair* Engine::find(Qpn qpn) const {
+  if (qpn.slot() != config_.slot || qpn.index() >= config_.max_qp) return nullptr;
+  return qps_[qpn.index()].get();
+}
+
+CompletionQueue* Engine::create_cq(std::uint32_t capacity, void* user) {
+  auto& cq = cqs_.emplace_back(std::make_unique<CompletionQueue>(capacity));
+  cq->user = user;
+  return cq.get();
+}
+
+bool Engine::destroy_cq(CompletionQueue* cq) {
+  if (cq->attached) return false;
+  remove_from(cq_events_, cq, &CompletionQueue::next_event);
+  erase_owned(cqs_, cq);
+  return true;
+}
+
+SharedReceiveQueue* Engine::create_srq(std::uint32_t depth, std::uint32_t max_sge, PdId pd,
+                                       void* user) {
+  auto& srq = srqs_.emplace_back(std::make_unique<SharedReceiveQueue>(depth, max_sge, pd));
+  srq->user = user;
+  return srq.get();
+}
+
+bool Engine::destroy_srq(SharedReceiveQueue* srq) {
+  if (srq->attached) return false;
+  remove_from(srq_events_, srq, &SharedReceiveQueue::next_event);
+  erase_owned(srqs_, srq);
+  return true;
+}
+
+void Engine::arm_srq_limit(SharedReceiveQueue* srq, std::uint32_t limit) {
+  srq->limit.store(limit, std::memory_order_relaxed);
+}
+
+void Engine::set_gid(unsigned index, const Gid& gid) {
+  ASSERT(index < gids_.size());
+  gids_[index] = gid;
+}
+
+void Engine::set_local(std::span<const Gid> host_gids, std::span<CreditLine> lines,
+                       std::uint64_t limit) {
+  host_gids_.assign(host_gids.begin(), host_gids.end());
+  lines_ = lines;
+  credit_limit_ = limit;
+}
+
+QueuePair* Engine::create_qp(const QpInit& init) {
+  if (free_head_ == free_tail_) return nullptr;
+  std::uint16_t index = free_qps_[free_head_ % config_.max_qp];
+  auto q = std::make_unique<QueuePair>();
+  q->type = init.type;
+  q->qpn = Qpn::of(config_.slot, index);
+  q->pd = init.pd;
+  q->sq_sig_all = init.sq_sig_all;
+  q->user = init.user;
+  q->sq = std::make_unique<SendQueue>(init.max_send_wr, init.max_send_sge, init.max_inline);
+  q->srq = init.srq;
+  if (!q->srq) q->own_rq = std::make_unique<ReceiveQueue>(init.max_recv_wr, init.max_recv_sge);
+  q->rq = q->srq ? &q->srq->queue : q->own_rq.get();
+  q->send_cq = init.send_cq;
+  q->recv_cq = init.recv_cq;
+  ++q->send_cq->attached;
+  ++q->recv_cq->attached;
+  if (q->srq) ++q->srq->attached;
+  q->ack_timer.owner = q->rnr_timer.owner = q.get();
+  ++free_head_;
+  return (qps_[index] = std::move(q)).get();
+}
+
+void Engine::destroy_qp(QueuePair* q) {
+  reset(*q);
+  --q->send_cq->attached;
+  --q->recv_cq->attached;
+  if (q->srq) --q->srq->attached;
+  unsigned index = q->qpn.index();
+  qps_[index].reset();
+  free_qps_[free_tail_++ % config_.max_qp] = static_cast<std::uint16_t>(index);
+}
+
+void Engine::leave_lists(QueuePair& q) {
+  drain_doorbells();
+  if (std::exchange(q.ready, false)) {
+    remove_from(ready_head_, &q, &QueuePair::next_ready);
+    ready_tail_ = ready_head_;
+    while (ready_tail_ && ready_tail_->next_ready) ready_tail_ = ready_tail_->next_ready;
+  }
+  if (std::exchange(q.req.waiting, false)) remove_from(waiting_, &q, &QueuePair::next_waiting);
+  if (std::exchange(q.listed, false)) remove_from(qp_events_, &q, &QueuePair::next_event);
+  q.pending_events = 0;
+}
+
+// To RESET: nothing of the past is left, neither WQEs nor their completions (IBTA 10.3.1.1).
+void Engine::reset(QueuePair& q) {
+  leave_lists(q);
+  q.state.store(QpState::reset, std::memory_order_seq_cst);
+  wheel_.cancel(q.ack_timer);
+  wheel_.cancel(q.rnr_timer);
+  Requester(*this, q).release(q.req.in_flight);
+  read_bytes_ -= q.req.read_bytes;
+  leave_destination(q);
+  {
+    std::lock_guard sq(q.sq->lock);
+    q.sq->clear();
+  }
+  if (q.own_rq) {
+    std::lock_guard rq(q.own_rq->lock);
+    q.own_rq->clear();
+  }
+  for (CompletionQueue* cq : {q.send_cq, q.recv_cq}) {
+    std::lock_guard lock(cq->lock);
+    cq->purge(&q);
+  }
+  q.req = {};
+  q.comp = {};
+  q.resp = {};
+  q.draining = q.comm_established = false;
+  q.attr = {};
+}
+
+// --- destinations
+
+Destination* Engine::join_destination(const Gid& gid, Qpn qpn) {
+  for (auto& d : destinations_)
+    if (d->gid == gid && d->slot == qpn.slot()) return ++d->users, d.get();
+  auto& d = destinations_.emplace_back(std::make_unique<Destination>());
+  d->gid = gid;
+  d->slot = qpn.slot();
+  d->users = 1;
+  d->window = config_.initial_window;
+  d->line = line_of(gid, qpn);
+  return d.get();
+}
+
+void Engine::leave_destination(QueuePair& q) {
+  Destination* d = std::exchange(q.destination, nullptr);
+  if (d && --d->users == 0) erase_owned(destinations_, d);
+}
+
+void Engine::set_path(QueuePair& q) {
+  Requester(*this, q).release(q.req.in_flight);
+  leave_destination(q);
+  q.destination = join_destination(q.attr.av.dgid, q.attr.dest_qpn);
+}
+
+// --- modify_qp
+
+ModifyResult Engine::modify_qp(Instant now, QueuePair& q, const QpAttributes& attr,
+                               std::uint32_t mask) {
+  now_ = now;
+  mask &= ~attr_kernel_only;
+  QpState from = q.state.load(std::memory_order_relaxed);
+  QpState to = mask & attr_state ? attr.state : from;
+  ModifyResult result;
+  if ((mask & attr_cur_state) && attr.cur_state != from) {
+    result.what = "cur_qp_state is not the QP's state";
+    result.value = static_cast<std::uint64_t>(attr.cur_state);
+    result.limit = static_cast<std::uint64_t>(from);
+    return result;
+  }
+  result.transition = check_transition(q.type, from, to, mask);
+  if (!result.ok()) return result;
+  result = check_values(attr, mask);
+  if (result.ok()) apply(now, q, attr, mask);
+  return result;
+}
+
+ModifyResult Engine::check_values(const QpAttributes& a, std::uint32_t mask) const {
+  struct Bound {
+    std::uint32_t bit;
+    const char* what;
+    std::uint64_t value, limit;
+  };
+  const Bound bounds[] = {
+      {attr_path_mtu, "path_mtu above active_mtu", bytes_of(a.path_mtu),
+       bytes_of(config_.active_mtu)},
+      {attr_timeout, "timeout above 31", a.timeout, 31},
+      {attr_retry_cnt, "retry_cnt above 7", a.retry_cnt, 7},
+      {attr_rnr_retry, "rnr_retry above 7", a.rnr_retry, 7},
+      {attr_min_rnr_timer, "min_rnr_timer above 31", a.min_rnr_timer, 31},
+      {attr_max_qp_rd_atomic, "max_rd_atomic above max_qp_init_rd_atom", a.max_rd_atomic,
+       config_.max_responder_resources},
+      {attr_max_dest_rd_atomic, "max_dest_rd_atomic above max_qp_rd_atom", a.max_dest_rd_atomic,
+       config_.max_responder_resources},
+      {attr_pkey_index, "pkey_index outside the table", a.pkey_index, 0},
+      {attr_port, "port_num above the number of ports", a.port, 1},
+  };
+  for (const Bound& b : bounds)
+    if ((mask & b.bit) && b.value > b.limit) return {{}, b.what, b.value, b.limit};
+  if ((mask & attr_port) && a.port == 0) return {{}, "port_num 0: ports count from", 0, 1};
+  if ((mask & attr_path_mtu) && a.path_mtu < Mtu::mtu_256)
+    return {{}, "path_mtu is no ibv_mtu", static_cast<std::uint64_t>(a.path_mtu), 5};
+  return mask & attr_av ? check_path(a.av) : ModifyResult{};
+}
+
+ModifyResult Engine::check_path(const AddressVector& av) const {
+  if (av.sgid_index >= gids_.size() || gids_[av.sgid_index].is_zero())
+    return {{}, "sgid_index names an empty GID", av.sgid_index, 0};
+  if (av.dgid.is_zero()) return {{}, "dgid is zero: the peer's GID is missing", 0, 0};
+  if (av.dgid.is_v4() != gids_[av.sgid_index].is_v4())
+    return {{}, "dgid and sgid_index are of different address families", av.sgid_index, 0};
+  return {};
+}
+
+void Engine::apply(Instant now, QueuePair& q, const QpAttributes& a, std::uint32_t mask) {
+  QpState from = q.state.load(std::memory_order_relaxed);
+  QpState to = mask & attr_state ? a.state : from;
+  if (to == QpState::reset) return reset(q);
+  QpAttributes& d = q.attr;
+  if (mask & attr_access_flags) d.access_flags = a.access_flags;
+  if (mask & attr_pkey_index) d.pkey_index = a.pkey_index;
+  if (mask & attr_port) d.port = a.port;
+  if (mask & attr_qkey) d.qkey = a.qkey;
+  if (mask & attr_av) d.av = a.av;
+  if (mask & attr_path_mtu) d.path_mtu = a.path_mtu;
+  if (mask & attr_timeout) d.timeout = a.timeout;
+  if (mask & attr_retry_cnt) d.retry_cnt = a.retry_cnt;
+  if (mask & attr_rnr_retry) d.rnr_retry = a.rnr_retry;
+  if (mask & attr_rq_psn) d.rq_psn = a.rq_psn;
+  if (mask & attr_max_qp_rd_atomic) d.max_rd_atomic = a.max_rd_atomic;
+  if (mask & attr_min_rnr_timer) d.min_rnr_timer = a.min_rnr_timer;
+  if (mask & attr_sq_psn) d.sq_psn = a.sq_psn;
+  if (mask & attr_max_dest_rd_atomic) d.max_dest_rd_atomic = a.max_dest_rd_atomic;
+  if (mask & attr_path_mig_state) d.path_mig_state = a.path_mig_state;
+  if (mask & attr_dest_qpn) d.dest_qpn = a.dest_qpn;
+
+  if (to == QpState::error) {
+    q.resp.pending_head = q.resp.pending_tail;
+    q.resp.ack_owed = q.resp.nak_owed = q.resp.cnp_owed = false;
+    return to_error(q, AsyncEvent::qp_fatal, false);
+  }
+  if (to == QpState::rtr && from != QpState::rtr) enter_rtr(q);
+  if (to == QpState::rts && from == QpState::rtr) enter_rts(q);
+  if ((mask & attr_av) && from == QpState::sqd && q.type != QpType::ud) set_path(q);
+  if ((mask & (attr_retry_cnt | attr_rnr_retry)) && from != QpState::rtr) {
+    q.comp.retries_left = d.retry_cnt;
+    q.comp.rnr_retries_left = d.rnr_retry;
+  }
+  if (to == QpState::sqd && from == QpState::rts)
+    q.draining = (mask & attr_en_sqd_async_notify) && a.en_sqd_async_notify;
+  q.state.store(to, std::memory_order_seq_cst);
+  (void)now;
+  if (to == QpState::sqd) check_drained(q);
+  if (to == QpState::rts) make_ready(q);
+}
+
+void Engine::enter_rtr(QueuePair& q) {
+  q.mtu = q.type == QpType::ud ? bytes_of(config_.active_mtu) : bytes_of(q.attr.path_mtu);
+  if (q.type == QpType::ud) return;
+  q.resp.expected = q.attr.rq_psn;
+  if (q.type == QpType::rc && q.attr.max_dest_rd_atomic) {
+    q.resp.dest_resources = q.attr.max_dest_rd_atomic;
+    q.resp.resources = std::make_unique<ResponderResource[]>(q.resp.dest_resources);
+    q.resp.pending = std::make_unique<PendingResponse[]>(q.resp.dest_resources);
+  }
+  set_path(q);
+}
+
+void Engine::enter_rts(QueuePair& q) {
+  q.req.psn = q.req.highest = q.comp.una = q.attr.sq_psn;
+  q.comp.retries_left = q.attr.retry_cnt;
+  q.comp.rnr_retries_left = q.attr.rnr_retry;
+}
+
+//= IBTA 10.3.1.5: drained when every WQE that was started is complete
+void Engine::check_drained(QueuePair& q) {
+  if (!q.draining || q.state.load(std::memory_order_relaxed) != QpState::sqd) return;
+  std::uint32_t oldest = q.comp.acked;
+  if (oldest != q.sq->posted() && q.sq->at(oldest).started) return;
+  q.draining = false;
+  raise(q, AsyncEvent::sq_drained);
+}
+
+// --- errors and flushes: IBTA 10.3.1.6, 10.3.1.7
+
+void Engine::to_error(QueuePair& q, AsyncEvent why, bool raise_event) {
+  QpState from = q.state.load(std::memory_order_relaxed);
+  if (from == QpState::error || from == QpState::reset) return;
+  q.state.store(QpState::error, std::memory_order_seq_cst);
+  if (raise_event) raise(q, why);
+  flush_sends(q);
+  flush_receives(q);
+  if (q.srq) raise(q, AsyncEvent::qp_last_wqe_reached);
+}
+
+// UC and UD: a failed send stops the send queue only.
+void Engine::to_sqe(QueuePair& q) {
+  q.state.store(QpState::sqe, std::memory_order_seq_cst);
+  flush_sends(q);
+}
+
+void Engine::flush_sends(QueuePair& q) {
+  wheel_.cancel(q.ack_timer);
+  wheel_.cancel(q.rnr_timer);
+  Requester(*this, q).release(q.req.in_flight);
+  read_bytes_ -= q.req.read_bytes;
+  for (std::uint32_t posted = q.sq->posted(); q.comp.acked != posted;)
+    Completer(*this, q).finish(WcStatus::wr_flush_err);
+  q.req.next = q.comp.acked;
+  q.req.offset = 0;
+  q.req.read_bytes = 0;
+  q.req.reads_outstanding = 0;
+  q.req.blocked_on_error = q.req.waiting_rnr = false;
+  q.req.psn = q.comp.una = q.req.highest;
+  q.comp.ack_deadline = never;
+}
+
+void Engine::flush_receives(QueuePair& q) {
+  auto flush_one = [&] {
+    Cqe c;
+    c.wr_id = q.resp.recv.wr_id;
+    c.status = WcStatus::wr_flush_err;
+    c.opcode = WcOpcode::recv;
+    ++counters_.resp_cqe_flush_error;
+    complete(q, *q.recv_cq, c, true);
+  };
+  if (std::exchange(q.resp.recv_open, false)) flush_one();
+  if (!q.own_rq) return;
+  while (q.own_rq->take(q.resp.recv)) flush_one();
+}
+
+}  // namespace adverb::engine

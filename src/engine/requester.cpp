@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/requester.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/assert.hpp"
+#include "engine/completer.hpp"
+
+namespace adverb::engine {
+
+using wire::Operation;
+using wire::Transport;
+
+namespace {
+
+constexpr unsigned frames_per_turn = 64;  // then the next ready QP has its turn
+constexpr std::int32_t max_outstanding =
+    1 << 22;  // PSNs; half the circle is the protocol's bound (IBTA 9.7.2)
+constexpr std::uint64_t min_window = 64 << 10;
+
+// The operations that a message is cut into (IBTA 9.7.3, packet opcodes).
+struct MessageRow {
+  Operation first, middle, last, only;
+};
+constexpr MessageRow row_of(WrOpcode o) {
+  switch (o) {
+    case WrOpcode::rdma_write:
+      return {Operation::write_first, Operation::write_middle, Operation::write_last,
+              Operation::write_only};
+    case WrOpcode::rdma_write_with_imm:
+      return {Operation::write_first, Operation::write_middle, Operation::write_last_imm,
+              Operation::write_only_imm};
+    case WrOpcode::send_with_imm:
+      return {Operation::send_first, Operation::send_middle, Operation::send_last_imm,
+              Operation::send_only_imm};
+    case WrOpcode::send_with_inv:
+      return {Operation::send_first, Operation::send_middle, Operation::send_last_invalidate,
+              Operation::send_only_invalidate};
+    default:
+      return {Operation::send_first, Operation::send_middle, Operation::send_last,
+              Operation::send_only};
+  }
+}
+
+constexpr Transport transport_of(QpType t) {
+  return t == QpType::rc ? Transport::rc : t == QpType::uc ? Transport::uc : Transport::ud;
+}
+
+constexpr std::uint32_t atomic_length = 8;
+
+}  // namespace
+
+std::uint32_t Requester::packets_of(const SendWqe& wqe, std::uint32_t mtu) {
+  bool single = wqe.opcode == WrOpcode::atomic_cmp_and_swp ||
+                wqe.opcode == WrOpcode::atomic_fetch_and_add || wqe.opcode == WrOpcode::flush ||
+                wqe.opcode == WrOpcode::atomic_write;
+  if (single || wqe.length == 0) return 1;
+  return (wqe.length - 1) / mtu + 1;
+}
+
+bool Requester::needs_response(WrOpcode o) {
+  return o == WrOpcode::rdma_read || o == WrOpcode::atomic_cmp_and_swp ||
+         o == WrOpcode::atomic_fetch_and_add || o == WrOpcode::flush || o == WrOpcode::atomic_write;
+}
+
+bool Requester::consumes_receive(WrOpcode o) {
+  return o == WrOpcode::send || o == WrOpcode::send_with_imm || o == WrOpcode::send_with_inv ||
+         o == WrOpcode::rdma_write_with_imm;
+}
+
+// Requests that a response answers are bounded by max_rd_atomic and the read budget, not by the
+// window.
+std::uint64_t Requester::cost_of(const SendWqe& wqe) const {
+  if (needs_response(wqe.opcode)) return 0;
+  return frame_cost(std::min(wqe.length, q_.mtu) + 32);
+}
+
+std::uint32_t Requester::chunk_end(const SendWqe& wqe, std::uint32_t k) const {
+  std::uint32_t chunk = e_.config_.read_chunk_packets;
+  return std::min(wqe.packets, (k / chunk + 1) * chunk);
+}
+
+std::uint64_t Requester::response_bytes(const SendWqe& wqe, std::uint32_t from,
+                                        std::uint32_t to) const {
+  std::uint64_t end = std::min<std::uint64_t>(std::uint64_t{to} * q_.mtu, wqe.length);
+  return end - std::min<std::uint64_t>(std::uint64_t{from} * q_.mtu, end);
+}
+
+bool Requester::send(Instant now, TxBurst& tx) {
+  bool more = true;
+  for (unsigned turn = 0; turn < frames_per_turn && more; ++turn) {
+    if (q_.req.next == q_.sq->posted()) {
+      more = false;
+      break;
+    }
+    if (!tx.has_room()) break;
+    SendWqe& wqe = q_.sq->at(q_.req.next);
+    Gate g = gate(wqe);
+    if (g == Gate::wait_room) e_.wait_for_room(q_);
+    more = g == Gate::open;
+    if (!more) break;
+    if (!wqe.started) start(wqe);
+    more = emit(tx, wqe);
+  }
+  if (q_.type == QpType::rc) Completer(e_, q_).set_timer(now);
+  return more;
+}
+
+Requester::Gate Requester::gate(SendWqe& wqe) {
+  QpState state = q_.state.load(std::memory_order_relaxed);
+  bool may_start = state == QpState::rts;
+  bool may_continue =
+      may_start || state == QpState::sqd;  // SQD finishes what was started (IBTA 10.3.1.5)
+  if (!(wqe.started ? may_continue : may_start)) return Gate::wait_event;
+  if (q_.req.waiting_rnr || q_.req.blocked_on_error) return Gate::wait_event;
+  if (q_.type == QpType::rc && q_.req.psn - q_.comp.una >= max_outstanding) return Gate::wait_event;
+  if (!wqe.started && gate_start(wqe) != Gate::open) return Gate::wait_event;
+  if (needs_response(wqe.opcode) && q_.req.psn == q_.req.highest &&
+      q_.req.reads_outstanding >= q_.attr.max_rd_atomic && q_.attr.max_rd_atomic)
+    return Gate::wait_event;
+  return gate_room(wqe);
+}
+
+Requester::Gate Requester::gate_start(const SendWqe& wqe) const {
+  //= IBTA 10.8.3.3: a fenced WQE waits for all prior READs and atomics
+  if ((wqe.flags & send_fence) && q_.req.reads_outstanding) return Gate::wait_event;
+  //= IBTA 9.7.7.2.5: beyond the credits, one message at a time asks for more
+  bool limited = q_.comp.credits_valid && consumes_receive(wqe.opcode) &&
+                 Psn(q_.req.ssn + 1) - Psn(q_.comp.limit_ssn) > 0;
+  if (limited && q_.req.psn != q_.comp.una) return Gate::wait_event;
+  return Gate::open;
+}
+
+Requester::Gate Requester::gate_room(const SendWqe& wqe) {
+  CreditLine* line = q_.destination ? q_.destination->line : nullptr;
+  if (q_.type == QpType::ud) line = e_.line_of(wqe.av.dgid, wqe.remote_qpn);
+  if (line) {
+    auto used = static_cast<std::int64_t>(line->enqueued.load(std::memory_order_relaxed) -
+                                          line->consumed.load(std::memory_order_relaxed));
+    if (used > 0 && used + frame_cost(std::min(wqe.length, q_.mtu)) > e_.credit_limit_)
+      return Gate::wait_room;
+  }
+  if (q_.type != QpType::rc) return Gate::open;
+  if (wqe.opcode == WrOpcode::rdma_read) {
+    std::uint32_t from = q_.req.offset;
+    std::uint64_t bytes = response_bytes(wqe, from, chunk_end(wqe, from));
+    bool full = e_.read_bytes_ && e_.read_bytes_ + bytes > e_.config_.read_budget;
+    return full ? Gate::wait_room : Gate::open;
+  }
+  const Destination& d = *q_.destination;
+  bool full = d.in_flight && d.in_flight + cost_of(wqe) > d.window;
+  return full ? Gate::wait_room : Gate::open;
+}
+
+void Requester::start(SendWqe& wqe) {
+  wqe.first_psn = q_.req.psn;
+  wqe.packets = packets_of(wqe, q_.mtu);
+  wqe.started = true;
+}
+
+bool Requester::emit(TxBurst& tx, SendWqe& wqe) {
+  bool sent = false;
+  switch (wqe.opcode) {
+    case WrOpcode::rdma_read:
+      sent = emit_read(tx, wqe);
+      break;
+    case WrOpcode::atomic_cmp_and_swp:
+    case WrOpcode::atomic_fetch_and_add:
+    case WrOpcode::flush:
+    case WrOpcode::atomic_write:
+      sent = emit_single(tx, wqe);
+      break;
+    case WrOpcode::local_inv:
+    case WrOpcode::bind_mw:
+      fail(WcStatus::loc_qp_op_err);
+      break;
+    default:
+      sent = q_.type == QpType::ud ? emit_datagram(tx, wqe) : emit_payload(tx, wqe);
+  }
+  return sent;
+}
+
+// One packet of a SEND or RDMA WRITE on a connected QP.
+bool Requester::emit_payload(TxBurst& tx, SendWqe& wqe) {
+  std::uint32_t k = q_.req.offset;
+  bool first = k == 0, last = k + 1 == wqe.packets;
+  std::uint64_t offset = std::uint64_t{k} * q_.mtu;
+  auto bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(wqe.length - offset, q_.mtu));
+
+  MessageRow row = row_of(wqe.opcode);
+  Operation operation = first ? (last ? row.only : row.first) : (last ? row.last : row.middle);
+  wire::Packet p;
+  p.bth.opcode = wire::opcode_of(transport_of(q_.type), operation);
+  p.bth.solicited = last && (wqe.flags & send_solicited) && consumes_receive(wqe.opcode);
+  p.bth.ack_request = wants_ack(wqe, last);
+  p.reth = {wqe.remote_addr, wqe.rkey, wqe.length};
+  p.imm.data = p.ieth.rkey = wqe.imm_or_rkey;
+  WcStatus fetched = fetch(offset, tx.next() + p.info().header_bytes, bytes);
+  if (fetched != WcStatus::success) return fail(fetched), false;
+  commit(tx, p, bytes, q_.attr.av, q_.attr.dest_qpn);
+  if (first && q_.req.psn == q_.req.highest) ++q_.req.ssn;
+  advance(wqe, 1);
+  if (q_.type == QpType::uc && last) complete_unacknowledged();
+  return true;
+}
+
+// The request for the packets from `offset` to the end of their chunk: a READ of any length keeps
+// the bytes on their way within our own receive buffer.  After a loss it starts at the first packet
+// that is missing.
+bool Requester::emit_read(TxBurst& tx, SendWqe& wqe) {
+  if (!q_.attr.max_rd_atomic) return fail(WcStatus::loc_qp_op_err), false;
+  std::uint32_t from = q_.req.offset, to = chunk_end(wqe, from);
+  std::uint64_t bytes = response_bytes(wqe, from, to);
+  wire::Packet p;
+  p.bth.opcode = wire::opcode_of(Transport::rc, Operation::read_request);
+  p.bth.ack_request = true;
+  p.reth = {wqe.remote_addr + std::uint64_t{from} * q_.mtu, wqe.rkey,
+            static_cast<std::uint32_t>(bytes)};
+  commit(tx, p, 0, q_.attr.av, q_.attr.dest_qpn);
+  if (q_.req.psn == q_.req.highest) ++q_.req.reads_outstanding, ++q_.req.ssn;
+  q_.req.read_bytes += bytes;
+  e_.read_bytes_ += bytes;
+  advance(wqe, to - from);
+  return true;
+}
+
+// Atomics, FLUSH, ATOMIC WRITE: one request packet, one response packet.
+bool Requester::emit_single(TxBurst& tx, SendWqe& wqe) {
+  if (!q_.attr.max_rd_atomic) return fail(WcStatus::loc_qp_op_err), false;
+  wire::Packet p;
+  std::uint32_t payload = 0;
+  Operation operation = Operation::fetch_add;
+  p.atomic = {wqe.remote_addr, wqe.rkey, wqe.compare_add, 0};
+  p.reth = {wqe.remote_addr, wqe.rkey, wqe.length};
+  if (wqe.opcode == WrOpcode::atomic_cmp_and_swp) {
+    operation = Operation::compare_swap;
+    p.atomic.swap_add = wqe.swap;
+    p.atomic.compare = wqe.compare_add;
+  } else if (wqe.opcode == WrOpcode::flush) {
+    operation = Operation::flush;
+    p.feth = {wqe.flush_level, wqe.flush_type};
+  } else if (wqe.opcode == WrOpcode::atomic_write) {
+    operation = Operation::atomic_write;
+    payload = atomic_length;
+    p.reth.dma_length = atomic_length;
+  }
+  p.bth.opcode = wire::opcode_of(Transport::rc, operation);
+  p.bth.ack_request = true;
+  if (payload) {
+    WcStatus fetched = fetch(0, tx.next() + p.info().header_bytes, payload);
+    if (fetched != WcStatus::success) return fail(fetched), false;
+  }
+  commit(tx, p, payload, q_.attr.av, q_.attr.dest_qpn);
+  if (q_.req.psn == q_.req.highest) ++q_.req.reads_outstanding, ++q_.req.ssn;
+  advance(wqe, 1);
+  return true;
+}
+
+bool Requester::emit_datagram(TxBurst& tx, SendWqe& wqe) {
+  if (wqe.length > q_.mtu)
+    return fail(WcStatus::loc_len_err), false;  //= IBTA C9-92 (message of one packet)
+  if (wqe.pd_of_ah != q_.pd)
+    return fail(WcStatus::loc_qp_op_err), false;  //= IBTA 10.2.2.2: PD of the address handle
+  wire::Packet p;
+  bool imm = wqe.opcode == WrOpcode::send_with_imm;
+  p.bth.opcode =
+      wire::opcode_of(Transport::ud, imm ? Operation::send_only_imm : Operation::send_only);
+  p.bth.solicited = (wqe.flags & send_solicited) != 0;
+  //= IBTA 10.2.5: with the high bit set, the QP's own Q_Key is sent (controlled Q_Keys)
+  p.deth.qkey = wqe.remote_qkey & 0x80000000u ? q_.attr.qkey : wqe.remote_qkey;
+  p.deth.src_qp = q_.qpn;
+  p.imm.data = wqe.imm_or_rkey;
+  WcStatus fetched = fetch(0, tx.next() + p.info().header_bytes, wqe.length);
+  if (fetched != WcStatus::success) return fail(fetched), false;
+  commit(tx, p, wqe.length, wqe.av, wqe.remote_qpn);
+  advance(wqe, 1);
+  complete_unacknowledged();
+  return true;
+}
+
+WcStatus Requester::fetch(std::uint64_t offset, std::uint8_t* to, std::uint32_t n) const {
+  if (n == 0) return WcStatus::success;
+  const SendWqe& wqe = q_.sq->at(q_.req.next);
+  if (wqe.flags & send_inline) {
+    std::memcpy(to, q_.sq->inline_data(q_.req.next) + offset, n);
+    return WcStatus::success;
+  }
+  switch (gather(e_.keys_, q_.pd, q_.sq->sges(q_.req.next), offset, to, n)) {
+    case SgStatus::ok:
+      return WcStatus::success;
+    case SgStatus::fault:
+      ++e_.counters_.memory_faults;
+      return WcStatus::loc_prot_err;
+    case SgStatus::protection:
+      return WcStatus::loc_prot_err;
+    case SgStatus::too_short:
+      break;
+  }
+  return WcStatus::loc_len_err;
+}
+
+void Requester::commit(TxBurst& tx, wire::Packet& p, std::uint32_t payload, const AddressVector& av,
+                       Qpn dest) {
+  unsigned pad = wire::pad_of(payload);
+  p.bth.dest_qp = dest;
+  p.bth.psn = q_.req.psn;
+  p.bth.pad_count = static_cast<std::uint8_t>(pad);
+  std::uint8_t* out = tx.next();
+  unsigned header = wire::encode_headers(p, out);
+  std::memset(out + header + payload, 0, pad);
+  std::uint32_t size = header + payload + pad;
+  tx.commit(size, av, dest, q_.qpn);
+
+  CreditLine* line = q_.type == QpType::ud ? e_.line_of(av.dgid, dest) : q_.destination->line;
+  if (line)
+    line->enqueued.fetch_add(frame_cost(size + TxBurst::icrc_bytes), std::memory_order_relaxed);
+  ++e_.counters_.sent_pkts;
+  e_.counters_.sent_bytes += size;
+  if (q_.type == QpType::rc && q_.req.psn - q_.req.highest < 0) ++e_.counters_.retransmitted_pkts;
+  q_.req.unrequested = p.bth.ack_request ? 0 : q_.req.unrequested + 1;
+}
+
+// Moves the `sent` cursor over `psns` packet sequence numbers of the WQE.
+void Requester::advance(SendWqe& wqe, std::uint32_t psns) {
+  std::uint64_t cost = q_.type == QpType::rc ? cost_of(wqe) : 0;
+  q_.req.in_flight += cost;
+  if (q_.destination) q_.destination->in_flight += cost;
+  q_.req.psn = q_.req.psn + psns;
+  if (q_.req.psn - q_.req.highest > 0) q_.req.highest = q_.req.psn;
+  q_.req.offset += psns;
+  if (q_.req.offset == wqe.packets) ++q_.req.next, q_.req.offset = 0;
+}
+
+// An ACK is asked for at the end of what is posted, every so often within it, and before the window
+// closes.
+bool Requester::wants_ack(const SendWqe& wqe, bool last) const {
+  if (q_.type != QpType::rc) return false;
+  if (q_.req.psn - q_.req.highest < 0)
+    return last || q_.req.unrequested >= 15 || q_.req.psn + 1 == q_.req.highest;
+  bool end = last && (q_.req.next + 1 == q_.sq->posted() || q_.req.unrequested >= 15 ||
+                      q_.comp.credits_valid);
+  const Destination& d = *q_.destination;
+  bool closing = q_.req.unrequested >= 7 && d.in_flight + 2 * cost_of(wqe) > d.window / 2;
+  return end || closing || q_.req.unrequested >= 31;
+}
+
+void Requester::fail(WcStatus status) {
+  q_.req.blocked_on_error = true;
+  q_.req.local_error = status;
+  Completer(e_, q_).report_local_error();
+}
+
+// UC and UD: a WQE is complete when its last packet was handed over (IBTA 9.8.2.3, 9.8.3).
+void Requester::complete_unacknowledged() {
+  q_.comp.una = q_.req.psn;
+  Completer(e_, q_).finish(WcStatus::success);
+}
+
+void Requester::rewind() {
+  release(q_.req.in_flight);
+  e_.read_bytes_ -= q_.req.read_bytes;
+  q_.req.read_bytes = 0;
+  e_.room_freed_ = true;
+  seek(q_.comp.una);
+}
+
+void Requester::skip_acknowledged() {
+  if (q_.comp.una - q_.req.psn > 0) {
+    release(q_.req.in_flight);
+    seek(q_.comp.una);
+  }
+}
+
+void Requester::seek(Psn psn) {
+  q_.req.psn = psn;
+  q_.req.offset = 0;
+  q_.req.unrequested = 0;
+  std::uint32_t posted = q_.sq->posted();
+  for (q_.req.next = q_.comp.acked; q_.req.next != posted; ++q_.req.next) {
+    const SendWqe& wqe = q_.sq->at(q_.req.next);
+    if (!wqe.started) return;
+    std::int32_t k = psn - wqe.first_psn;
+    if (k >= 0 && k < static_cast<std::int32_t>(wqe.packets)) {
+      q_.req.offset = static_cast<std::uint32_t>(k);
+      return;
+    }
+  }
+}
+
+void Requester::release(std::uint64_t cost) {
+  cost = std::min(cost, q_.req.in_flight);
+  q_.req.in_flight -= cost;
+  if (!q_.destination || !cost) return;
+  Destination& d = *q_.destination;
+  d.in_flight -= cost;
+  d.grown += cost;
+  if (d.grown >= d.window) {  // additive increase, once per window
+    d.grown = 0;
+    d.window = std::min(d.window + min_window / 2, e_.config_.max_window);
+  }
+  e_.room_freed_ = true;
+}
+
+void Requester::note_loss() {
+  if (q_.comp.loss_marked && q_.comp.una - q_.comp.loss_mark < 0) return;
+  q_.comp.loss_marked = true;
+  q_.comp.loss_mark = q_.req.highest;
+  Destination& d = *q_.destination;
+  d.window = std::max(d.window / 2, min_window);
+  d.grown = 0;
+}
+
+}  // namespace adverb::engine

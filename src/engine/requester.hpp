@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The requester: turns posted send WQEs into packets (IBTA 9.7.2, 9.7.3, 9.8, 9.8.3 for datagrams).
+// It owns the `sent` cursor; everything that moves it back is here too.
+#pragma once
+
+#include "engine/engine.hpp"
+
+namespace adverb::engine {
+
+class Requester {
+ public:
+  Requester(Engine& engine, QueuePair& qp) : e_(engine), q_(qp) {}
+
+  // Builds request packets until the burst or the QP's turn is full, or nothing may be sent now.
+  // True: it stopped for want of room only, give it another turn.
+  bool send(Instant now, TxBurst&);
+
+  // Go-back-N: the next packet is the oldest unacknowledged one (completer's una).
+  void rewind();
+  // Moves forward after an acknowledgement overtook a rewound cursor.
+  void skip_acknowledged();
+  // Packets [from, to) were acknowledged; gives their share of the window back.
+  void release(std::uint64_t cost);
+  // Halves the destination's window, once per window of losses.
+  void note_loss();
+
+  static std::uint32_t packets_of(const SendWqe&, std::uint32_t mtu);
+  static bool needs_response(WrOpcode);  // READ, atomics, FLUSH, ATOMIC WRITE
+  static bool consumes_receive(WrOpcode);
+  // What one packet of the WQE counts against the window.
+  std::uint64_t cost_of(const SendWqe&) const;
+  // One past the last packet of the READ request that packet k of the WQE belongs to.
+  std::uint32_t chunk_end(const SendWqe&, std::uint32_t k) const;
+  std::uint64_t response_bytes(const SendWqe&, std::uint32_t from, std::uint32_t to) const;
+
+ private:
+  enum class Gate { open, wait_event, wait_room };
+  Gate gate(SendWqe&);
+  Gate gate_start(const SendWqe&) const;
+  Gate gate_room(const SendWqe&);
+  void start(SendWqe&);
+  bool emit(TxBurst&, SendWqe&);
+  bool emit_payload(TxBurst&, SendWqe&);
+  bool emit_read(TxBurst&, SendWqe&);
+  bool emit_single(TxBurst&, SendWqe&);
+  bool emit_datagram(TxBurst&, SendWqe&);
+  WcStatus fetch(std::uint64_t offset, std::uint8_t* to, std::uint32_t n) const;
+  void commit(TxBurst&, wire::Packet&, std::uint32_t payload, const AddressVector&, Qpn dest);
+  void advance(SendWqe&, std::uint32_t psns);
+  bool wants_ack(const SendWqe&, bool last) const;
+  void fail(WcStatus);
+  void complete_unacknowledged();
+  void seek(Psn);
+
+  Engine& e_;
+  QueuePair& q_;
+};
+
+}  // namespace adverb::engine
