@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// The guarded routines for x86-64 (System V ABI).  See guarded.hpp for what they promise, guarded.cpp for how a
-// fault finds its way back.
+// The guarded routines for x86-64 (System V ABI).  See guarded.hpp for what they promise,
+// guarded.cpp for how a fault finds its way back.
 //
-// Placement rests on two facts of this CPU: ordinary stores become visible in program order, and a store that is
-// aligned to its size of up to 8 bytes is atomic.  So every store here is naturally aligned and
-// addresses ascend.  A 16-byte store may become visible as two halves in either order; hence the 16 bytes that
-// hold the last byte are never stored by one.  No string instructions, no non-temporal stores: those may become
-// visible out of order.
+// Placement rests on two facts of this CPU: ordinary stores become visible in program order, and a
+// store that is aligned to its size of up to 8 bytes is atomic.  So every store here is naturally
+// aligned and addresses ascend.  A 16-byte store may become visible as two halves in either order;
+// hence the 16 bytes that hold the last byte are never stored by one.  No string instructions, no
+// non-temporal stores: those may become visible out of order.
 #if defined(__x86_64__)
 
         .text
 
-// Copy.  rdi: destination, rsi: source, rdx: bytes left.  Whenever an instruction between bulk_start and bulk_end
-// may fault, the three registers describe what is left to do, so that the fault can resume in the byte loop,
-// which goes on to exactly the byte that cannot be had.
+// Copy.  rdi: destination, rsi: source, rdx: bytes left.  Whenever an instruction between
+// bulk_start and bulk_end may fault, the three registers describe what is left to do, so that the
+// fault can resume in the byte loop, which goes on to exactly the byte that cannot be had.
         .globl  adverb_guarded_copy
         .hidden adverb_guarded_copy
         .type   adverb_guarded_copy, @function
@@ -29,7 +29,8 @@ adverb_guarded_copy:
         je      .Ltwo
         jmp     .Lbytes
 
-// 8, 4 and 2 bytes: always one load; one store if the destination is aligned, otherwise bytes of the register.
+// 8, 4 and 2 bytes: always one load; one store if the destination is aligned, otherwise bytes of
+// the register.
 .Lword_start:
 .Leight:
         movq    (%rsi), %rax

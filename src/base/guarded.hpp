@@ -3,9 +3,8 @@
 // protect or truncate it at any time, and may watch it while we write: so every access goes through
 // these routines and nothing else.
 //
-// - Faults: each routine is a leaf whose instructions lie in known ranges, without use of the
-// stack.
-//   A SIGSEGV or SIGBUS in them resumes at the routine's failure exit (guarded_recover; for a copy,
+// - Faults: each routine is a leaf whose instructions lie in known ranges and use no stack.  A
+//   SIGSEGV or SIGBUS in them resumes at the routine's failure exit (guarded_recover; for a copy,
 //   once by way of a byte loop).  The routine then returns false: all bytes before the fault were
 //   copied and none after it; only a 2, 4 or 8 byte source that straddles the fault gives nothing.
 //   A thread that copies must not block these signals: the kernel would kill the process.

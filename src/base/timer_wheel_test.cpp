@@ -134,7 +134,7 @@ class Model {
  public:
   void arm(Timer& t, Instant deadline) {
     cancel(t);
-    armed_.push_back({&t, deadline, deadline <= now_});
+    armed_.push_back({&t, deadline, deadline <= now_, ++sequence_});
   }
   void cancel(Timer& t) {
     std::erase_if(armed_, [&](const Entry& e) { return e.timer == &t; });
@@ -146,9 +146,9 @@ class Model {
     for (const Entry& e : armed_)
       if (e.deadline <= now_) due.push_back(e);
     std::erase_if(armed_, [&](const Entry& e) { return e.deadline <= now_; });
-    std::stable_sort(due.begin(), due.end(), [](const Entry& a, const Entry& b) {
-      return std::tuple(!a.overdue, a.overdue ? 0 : ns(a.deadline) / tick) <
-             std::tuple(!b.overdue, b.overdue ? 0 : ns(b.deadline) / tick);
+    std::sort(due.begin(), due.end(), [](const Entry& a, const Entry& b) {
+      return std::tuple(!a.overdue, a.overdue ? 0 : ns(a.deadline) / tick, a.sequence) <
+             std::tuple(!b.overdue, b.overdue ? 0 : ns(b.deadline) / tick, b.sequence);
     });
     std::vector<Timer*> timers;
     for (const Entry& e : due) timers.push_back(e.timer);
@@ -166,8 +166,10 @@ class Model {
     Timer* timer;
     Instant deadline;
     bool overdue;
+    std::uint64_t sequence;
   };
   std::vector<Entry> armed_;
+  std::uint64_t sequence_ = 0;
   Instant now_{};
 };
 
