@@ -97,19 +97,16 @@ void Completer::acknowledge(Instant now, const wire::Packet& p) {
     case wire::AethKind::ack:
       update_credits(p);
       //= IBTA 9.7.5.1.2: an ACK beyond a READ whose response is missing is an implied NAK
-      if (advance_to(p.bth.psn + 1))
-        progress(now);
-      else
-        hole(now);
+      if (!advance(now, p.bth.psn + 1)) hole(now);
       break;
     case wire::AethKind::rnr_nak:
-      if (advance_to(p.bth.psn))
+      if (advance(now, p.bth.psn))
         rnr_nak(now, value);
       else
         hole(now);
       break;
     case wire::AethKind::nak:
-      if (advance_to(p.bth.psn))
+      if (advance(now, p.bth.psn))
         nak(now, value);
       else
         hole(now);
@@ -122,7 +119,7 @@ void Completer::acknowledge(Instant now, const wire::Packet& p) {
 
 // A READ response packet, an ATOMIC ACKNOWLEDGE, or the empty response of FLUSH and ATOMIC WRITE.
 void Completer::response(Instant now, const wire::Packet& p) {
-  if (!advance_to(p.bth.psn)) return hole(now);
+  if (!advance(now, p.bth.psn)) return hole(now);
   if (q_.comp.acked == q_.sq->posted()) return void(++e_.counters_.drop_unexpected);
   SendWqe& wqe = q_.sq->at(q_.comp.acked);
   bool expected = wqe.started && Requester::needs_response(wqe.opcode) &&
@@ -167,6 +164,14 @@ bool Completer::place_response(SendWqe& wqe, const wire::Packet& p) {
   if (placed == SgStatus::fault) ++e_.counters_.memory_faults;
   fail_oldest(placed == SgStatus::too_short ? WcStatus::loc_len_err : WcStatus::loc_prot_err);
   return false;
+}
+
+// advance_to, and what new acknowledgements mean for the retry budgets.
+bool Completer::advance(Instant now, Psn end) {
+  Psn before = q_.comp.una;
+  bool all = advance_to(end);
+  if (q_.comp.una != before) progress(now);
+  return all;
 }
 
 // Everything before `end` is acknowledged; completes what that covers.  False: it covers a READ or

@@ -28,7 +28,8 @@ class Completer {
   void acknowledge(Instant now, const wire::Packet&);
   void response(Instant now, const wire::Packet&);
   bool place_response(SendWqe&, const wire::Packet&);
-  bool advance_to(Psn);
+  bool advance(Instant now, Psn end);
+  bool advance_to(Psn end);
   void account(const SendWqe&, Psn from, Psn to);
   void progress(Instant now);
   void update_credits(const wire::Packet&);

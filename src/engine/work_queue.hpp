@@ -52,6 +52,10 @@ class SendQueue {
   std::span<Sge> sges_of_reserved();   // room for max_sge
   std::uint8_t* inline_of_reserved();  // room for max_inline
   void publish();
+  // How many more reserve() would grant; for a batch that is posted whole or not at all.
+  std::uint32_t free_slots() const {
+    return depth_ - (posted_.load(std::memory_order_relaxed) - reaped_.load(std::memory_order_acquire));
+  }
 
   // Engine.
   std::uint32_t posted() const { return posted_.load(std::memory_order_seq_cst); }
