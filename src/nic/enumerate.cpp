@@ -72,7 +72,7 @@ std::uint64_t namespace_hash() {
   if (!text[0]) gethostname(text, sizeof text - 1);
   h = hash_text(h, text);
   struct stat st{};
-  if (::stat("/proc/self/ns/net", &st) == 0) h = SplitMix::mix(h ^ st.st_ino);
+  if (::stat("/proc/thread-self/ns/net", &st) == 0) h = SplitMix::mix(h ^ st.st_ino);
   return h;
 }
 
