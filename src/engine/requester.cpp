@@ -332,17 +332,15 @@ void Requester::advance(SendWqe& wqe, std::uint32_t psns) {
   if (q_.req.offset == wqe.packets) ++q_.req.next, q_.req.offset = 0;
 }
 
-// An ACK is asked for at the end of what is posted, every so often within it, and before the window
-// closes.
+// An ACK is asked for at the end of every message (one ACK answers a bundle, so this costs nothing), every so often within
+// a long one, and before the window closes: whatever the requester then waits for, an answer is on its way.
 bool Requester::wants_ack(const SendWqe& wqe, bool last) const {
   if (q_.type != QpType::rc) return false;
+  if (last || q_.req.unrequested >= 31) return true;
   if (q_.req.psn - q_.req.highest < 0)
-    return last || q_.req.unrequested >= 15 || q_.req.psn + 1 == q_.req.highest;
-  bool end = last && (q_.req.next + 1 == q_.sq->posted() || q_.req.unrequested >= 15 ||
-                      q_.comp.credits_valid);
+    return q_.req.unrequested >= 15 || q_.req.psn + 1 == q_.req.highest;
   const Destination& d = *q_.destination;
-  bool closing = q_.req.unrequested >= 7 && d.in_flight + 2 * cost_of(wqe) > d.window / 2;
-  return end || closing || q_.req.unrequested >= 31;
+  return q_.req.unrequested >= 7 && d.in_flight + 2 * cost_of(wqe) > d.window / 2;
 }
 
 void Requester::fail(WcStatus status) {
