@@ -51,7 +51,6 @@ namespace {
 
 using namespace testing;
 
-const bool in_namespace = enter_namespace();
 const Gid localhost = v4(127, 0, 0, 1);
 
 std::vector<Frame> frames(unsigned n, const Gid& to, std::size_t payload = 64, unsigned slot = 2) {

@@ -56,6 +56,8 @@ inline bool enter_namespace() {
   ::close(fd);
   return true;
 }
+inline const bool in_namespace = enter_namespace();
+
 inline bool set_mtu(const char* interface, int mtu) {
   int fd = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   ifreq r{};
