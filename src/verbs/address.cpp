@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// Address handles and address vectors (ibv_create_ah(3), ibv_create_ah_from_wc(3)).  On RoCE every address is global: a
+// destination GID and the index of a source GID (annex A17).
+#include <arpa/inet.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include "verbs/guard.hpp"
+#include "verbs/objects.hpp"
+
+namespace adverb::verbs {
+
+int make_address(const Context& context, const ibv_ah_attr& a, const char* who, engine::AddressVector& out) {
+  const nic::DeviceInfo& info = context.info();
+  if (a.port_num != 1) return refuse(EINVAL, "{}: port {} does not exist on {}", who, a.port_num, info.name);
+  if (!a.is_global)
+    return refuse(EINVAL, "{}: address handle without GRH: on RoCE add a GID index (e.g. -g 0)", who);
+  if (a.grh.sgid_index >= nic::gid_table_length || info.gids[a.grh.sgid_index].is_zero())
+    return refuse(EINVAL, "{}: GID index {} of {} is empty", who, a.grh.sgid_index, info.name);
+  std::memcpy(out.dgid.bytes.data(), a.grh.dgid.raw, 16);
+  out.flow_label = a.grh.flow_label & 0xfffff;
+  out.sgid_index = a.grh.sgid_index;
+  out.hop_limit = a.grh.hop_limit;
+  out.traffic_class = a.grh.traffic_class;
+  out.sl = a.sl;
+  return 0;
+}
+
+void fill_ah_attr(const engine::AddressVector& av, ibv_ah_attr& a) {
+  a = {};
+  std::memcpy(a.grh.dgid.raw, av.dgid.bytes.data(), 16);
+  a.grh.flow_label = av.flow_label;
+  a.grh.sgid_index = av.sgid_index;
+  a.grh.hop_limit = av.hop_limit;
+  a.grh.traffic_class = av.traffic_class;
+  a.sl = av.sl;
+  a.is_global = 1;
+  a.port_num = 1;
+}
+
+namespace {
+
+ibv_ah* create_ah(ibv_pd* p, const ibv_ah_attr& attr) {
+  Pd* pd = of(p);
+  if (!pd->context->alive()) return errno = EIO, nullptr;
+  auto ah = std::make_unique<Ah>();
+  if (const int error = make_address(*pd->context, attr, "create_ah", ah->av)) return errno = error, nullptr;
+  ah->pd = pd;
+  ah->ah = {.context = p->context, .pd = p, .handle = 0};
+  ++pd->references;
+  ++pd->context->references;
+  live().add(ah.get(), Kind::ah);
+  return &ah.release()->ah;
+}
+
+int destroy_ah(ibv_ah* a) {
+  if (!live().remove(a, Kind::ah)) return EINVAL;
+  Ah* ah = of(a);
+  Context* context = ah->pd->context;
+  --ah->pd->references;
+  delete ah;
+  context->release();
+  return 0;
+}
+
+// The 40 bytes in front of a UD payload are a GRH (IPv6 header), or 20 unused bytes and an IPv4 header (annex A17).
+struct ReceivedHeader {
+  Gid source{}, destination{};
+  std::uint32_t flow_label{};
+  std::uint8_t traffic_class{}, hop_limit{};
+};
+
+std::uint16_t sum16(const std::uint8_t* p, unsigned n) {
+  std::uint32_t sum = 0;
+  for (unsigned i = 0; i < n; i += 2) sum += static_cast<std::uint32_t>(p[i] << 8 | p[i + 1]);
+  while (sum >> 16) sum = (sum & 0xffff) + (sum >> 16);
+  return static_cast<std::uint16_t>(sum);
+}
+
+bool is_ipv4(const std::uint8_t* ip) { return ip[0] == 0x45 && sum16(ip, 20) == 0xffff; }
+
+ReceivedHeader parse(const std::uint8_t* grh) {
+  ReceivedHeader h;
+  const std::uint8_t* ip = grh + 20;
+  if (is_ipv4(ip)) {
+    std::uint32_t address;
+    std::memcpy(&address, ip + 12, 4);
+    h.source = Gid::from_v4(address);
+    std::memcpy(&address, ip + 16, 4);
+    h.destination = Gid::from_v4(address);
+    h.traffic_class = ip[1];
+    h.hop_limit = ip[8];
+    return h;
+  }
+  std::uint32_t word;
+  std::memcpy(&word, grh, 4);
+  word = ntohl(word);
+  h.flow_label = word & 0xfffff;
+  h.traffic_class = static_cast<std::uint8_t>(word >> 20);
+  h.hop_limit = grh[7];
+  std::memcpy(h.source.bytes.data(), grh + 8, 16);
+  std::memcpy(h.destination.bytes.data(), grh + 24, 16);
+  return h;
+}
+
+int init_ah_from_wc(ibv_context* c, std::uint8_t port, const ibv_wc& wc, const ibv_grh* grh, ibv_ah_attr& attr) {
+  attr = {};
+  attr.sl = wc.sl;
+  attr.port_num = port;
+  if (!(wc.wc_flags & IBV_WC_GRH)) return 0;
+  const ReceivedHeader h = parse(reinterpret_cast<const std::uint8_t*>(grh));
+  const auto& gids = of(c)->info().gids;
+  for (unsigned i = 0; i < gids.size(); ++i) {
+    if (gids[i] != h.destination) continue;
+    attr.is_global = 1;
+    std::memcpy(attr.grh.dgid.raw, h.source.bytes.data(), 16);
+    attr.grh.sgid_index = static_cast<std::uint8_t>(i);
+    attr.grh.flow_label = h.flow_label;
+    attr.grh.hop_limit = 0xff;
+    attr.grh.traffic_class = h.traffic_class;
+    return 0;
+  }
+  errno = EINVAL;
+  return -1;
+}
+
+}  // namespace
+}  // namespace adverb::verbs
+
+using namespace adverb::verbs;
+
+ADVERB_API ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attr) {
+  return guarded([&] { return create_ah(pd, *attr); });
+}
+
+ADVERB_API int ibv_destroy_ah(ibv_ah* ah) {
+  return guarded([&] { return destroy_ah(ah); });
+}
+
+ADVERB_API int ibv_init_ah_from_wc(ibv_context* c, std::uint8_t port, ibv_wc* wc, ibv_grh* grh, ibv_ah_attr* attr) {
+  return init_ah_from_wc(c, port, *wc, grh, *attr);
+}
+
+ADVERB_API ibv_ah* ibv_create_ah_from_wc(ibv_pd* pd, ibv_wc* wc, ibv_grh* grh, std::uint8_t port) {
+  ibv_ah_attr attr;
+  if (init_ah_from_wc(pd->context, port, *wc, grh, attr)) return nullptr;
+  return ibv_create_ah(pd, &attr);
+}
+
+// The destination's MAC address is the kernel's business: frames leave by UDP sockets.
+ADVERB_API int ibv_resolve_eth_l2_from_gid(ibv_context*, ibv_ah_attr*, std::uint8_t*, std::uint16_t*) {
+  errno = EOPNOTSUPP;
+  return -EOPNOTSUPP;
+}
+
+ADVERB_API int ibv_attach_mcast(ibv_qp*, const ibv_gid*, std::uint16_t) { return EOPNOTSUPP; }
+ADVERB_API int ibv_detach_mcast(ibv_qp*, const ibv_gid*, std::uint16_t) { return EOPNOTSUPP; }

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Posting work requests.  What one may be is checked in one place for ibv_post_send and for the extended interface
+// (ibv_wr_post(3)), whose requests are collected in a Batch from wr_start until wr_complete posts them all or none.
+#pragma once
+
+#include <memory>
+#include <mutex>
+
+#include "engine/work_queue.hpp"
+#include "verbs/objects.hpp"
+
+namespace adverb::verbs {
+
+// Why a work request was refused; `why` is a line for the log, or null for what is no mistake (a full queue).
+struct Refusal {
+  int error = 0;
+  const char* why = nullptr;
+  explicit operator bool() const { return error != 0; }
+};
+
+Refusal check_state(const engine::QueuePair&);
+// num_sge counts the elements of the list, or is 0 for inline data.
+Refusal check_request(const Qp&, engine::WrOpcode, unsigned flags, std::uint64_t num_sge, std::uint64_t length);
+void log_refusal(const Qp&, const Refusal&);
+
+struct Batch {
+  explicit Batch(const ibv_qp_cap&);
+  void start();
+  // A new request of that kind with wr_id and flags from the public structure; null when there is no room.
+  engine::SendWqe* add(const ibv_qp_ex&, engine::WrOpcode);
+  engine::SendWqe* last() { return count ? &wqes[count - 1] : nullptr; }
+  engine::Sge* sges_of_last() { return &sges[std::size_t{count - 1} * max_sge]; }
+  std::uint8_t* inline_of_last() { return &inline_data[std::size_t{count - 1} * max_inline]; }
+  void refuse_with(int error, const char* why) {
+    if (!refusal) refusal = {error, why};
+  }
+
+  std::mutex mutex;  // from wr_start to wr_complete or wr_abort
+  std::uint32_t capacity, max_sge, max_inline, count = 0;
+  Refusal refusal;
+  std::unique_ptr<engine::SendWqe[]> wqes;
+  std::unique_ptr<engine::Sge[]> sges;
+  std::unique_ptr<std::uint8_t[]> inline_data;
+};
+
+}  // namespace adverb::verbs

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// The objects behind the public structures.  Each begins with (or, for the context, surrounds) the structure that the
+// application sees, so that a pointer to one is a pointer to the other; applications' inline functions read the public
+// part directly (see api.hpp for what is fixed).
+//
+// Always true: an object stands in `live` from its creation until its destroy call has succeeded, so that a second
+// destroy call is an error and not a crash; it holds one reference on its context and one on every object it was made from.
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "engine/engine.hpp"
+#include "nic/device.hpp"
+#include "verbs/api.hpp"
+
+namespace adverb::verbs {
+
+// --- limits of the device, as query_device reports them and the creators enforce them
+inline constexpr std::uint32_t max_qp = 16383, max_qp_wr = 32768, max_sge = 32, max_inline = 1024;
+inline constexpr std::uint32_t max_cqe = 4194303, max_srq_wr = 32767, max_srq_sge = 31;
+inline constexpr std::uint32_t max_cq = 65536, max_srq = 65536, max_mr = 65536, max_pd = 1 << 24, max_ah = 1 << 24;
+inline constexpr std::uint32_t max_rd_atomic = 128;
+inline constexpr std::uint64_t max_msg_size = 1ull << 31;
+
+// --- which objects exist
+enum class Kind : std::uint8_t { context, pd, mr, channel, cq, qp, srq, ah };
+class LiveObjects {
+ public:
+  void add(const void*, Kind);
+  bool remove(const void*, Kind);  // false: no such object
+  bool contains(const void*, Kind);
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<const void*, Kind> objects_;
+};
+LiveObjects& live();
+
+// Counted up in every forked child: what was opened before is dead there (design D3).
+extern std::atomic<unsigned> fork_generation;
+
+// A device in the list.  Never freed, so that the application may keep the pointer as long as it likes.  Other
+// libraries (libmlx5, libefa) look for their operations right behind ibv_device and must find a null pointer there.
+struct DeviceObject {
+  ibv_device dev{};
+  void* ops = nullptr;
+  std::byte verbs_device[712 - 672]{};
+  nic::DeviceInfo info;
+};
+static_assert(offsetof(DeviceObject, ops) == 664 && offsetof(DeviceObject, info) >= 712);
+inline DeviceObject* of(ibv_device* d) { return reinterpret_cast<DeviceObject*>(d); }
+
+// A pipe of records of the kernel's form.  The writer never blocks: what finds no room waits in a list and moves up
+// when the application reads.  Every record that was written and not purged has been or will be read.
+class EventPipe {
+ public:
+  explicit EventPipe(std::size_t record_size) : record_size_(record_size) {}
+  ~EventPipe();
+  int open();                        // errno
+  int fd() const { return read_fd_; }
+  void write(const void* record, std::uint64_t element);
+  // The application has read a record: there is room for one more.
+  void refill();
+  // Takes out all records whose first eight bytes are `element`; returns how many.
+  unsigned purge(std::uint64_t element);
+
+ private:
+  struct Record {
+    std::uint64_t words[2];
+  };
+  bool put(const Record&);
+  std::mutex mutex_;
+  std::size_t record_size_;
+  int read_fd_ = -1, write_fd_ = -1, purge_fd_ = -1;
+  std::deque<Record> waiting_;
+};
+
+// What the application's inline functions look at, in front of and around the ibv_context, and whose it is.
+struct Context;
+struct ContextBlock {
+  VerbsContext abi;
+  Context* owner;
+};
+
+struct Context final : nic::EventSink {
+  ContextBlock block{};
+  std::shared_ptr<nic::Device> device;
+  DeviceObject* object = nullptr;
+  unsigned generation = 0;
+  std::atomic<std::uint32_t> references{1};  // the application's, and one per object
+  EventPipe async{16};
+
+  Context() { block.owner = this; }
+  ibv_context* context() { return &block.abi.v44.context; }
+  bool alive() const { return generation == fork_generation.load(std::memory_order_relaxed); }
+  const nic::DeviceInfo& info() const { return device->info(); }
+  void release();
+  void on_event(const engine::EventRecord&) override;
+  void on_port_event(engine::AsyncEvent) override;
+  void raise(std::uint64_t element, engine::AsyncEvent);
+};
+inline Context* of(ibv_context* c) {
+  auto* block = reinterpret_cast<char*>(c) - offsetof(ContextBlock, abi.v44.context);
+  return reinterpret_cast<ContextBlock*>(block)->owner;
+}
+
+struct Pd {
+  ibv_pd pd{};
+  Context* context = nullptr;
+  engine::PdId id = 0;
+  std::atomic<std::uint32_t> references{0};
+};
+inline Pd* of(ibv_pd* p) { return reinterpret_cast<Pd*>(p); }
+
+struct Mr {
+  ibv_mr mr{};
+  Pd* pd = nullptr;
+  engine::MemoryRegion* region = nullptr;
+};
+inline Mr* of(ibv_mr* m) { return reinterpret_cast<Mr*>(m); }
+
+struct Channel {
+  ibv_comp_channel channel{};
+  Context* context = nullptr;
+  EventPipe events{8};
+};
+inline Channel* of(ibv_comp_channel* c) { return reinterpret_cast<Channel*>(c); }
+
+struct Cq {
+  union {
+    ibv_cq cq;
+    ibv_cq_ex ex{};
+  };
+  Context* context = nullptr;
+  Channel* channel = nullptr;
+  engine::CompletionQueue* queue = nullptr;
+  // What was written for the application to read, less what was purged.
+  std::atomic<std::uint32_t> comp_events{0}, async_events{0};
+  // Extended polling: the entry that the read functions look at.
+  SpinLock poll_lock;
+  bool single_threaded = false;
+  engine::Cqe current{};
+};
+inline Cq* of(ibv_cq* c) { return reinterpret_cast<Cq*>(c); }
+inline Cq* of(ibv_cq_ex* c) { return reinterpret_cast<Cq*>(c); }
+
+struct Srq {
+  ibv_srq srq{};
+  Context* context = nullptr;
+  Pd* pd = nullptr;
+  engine::SharedReceiveQueue* queue = nullptr;
+  std::uint32_t number = 0;
+  std::atomic<std::uint32_t> async_events{0};
+};
+inline Srq* of(ibv_srq* s) { return reinterpret_cast<Srq*>(s); }
+
+struct Batch;  // work requests between wr_start and wr_complete
+
+struct Qp {
+  union {
+    ibv_qp qp;
+    QpExtended ext{};
+  };
+  Context* context = nullptr;
+  Pd* pd = nullptr;
+  Cq *send_cq = nullptr, *recv_cq = nullptr;
+  Srq* srq = nullptr;
+  engine::QueuePair* pair = nullptr;
+  ibv_qp_cap cap{};
+  bool sq_sig_all = false;
+  std::atomic<std::uint32_t> async_events{0};
+  std::unique_ptr<Batch> batch;
+  Qp();
+  ~Qp();
+};
+inline Qp* of(ibv_qp* q) { return reinterpret_cast<Qp*>(q); }
+inline Qp* of(ibv_qp_ex* q) { return reinterpret_cast<Qp*>(q); }
+
+struct Ah {
+  ibv_ah ah{};
+  Pd* pd = nullptr;
+  engine::AddressVector av{};
+};
+inline Ah* of(ibv_ah* a) { return reinterpret_cast<Ah*>(a); }
+
+// --- what the files share
+void fill_slots(Context&);
+int query_device_ex(ibv_context*, const ibv_query_device_ex_input*, ibv_device_attr_ex*, std::size_t);
+int query_port(ibv_context*, std::uint8_t port, ibv_port_attr*, std::size_t length);
+int compat_query_device(ibv_context*, ibv_device_attr*);
+int compat_query_port(ibv_context*, std::uint8_t port, _compat_ibv_port_attr*);
+int query_rt_values(ibv_context*, ibv_values_ex*);
+ibv_cq_ex* create_cq_ex(ibv_context*, ibv_cq_init_attr_ex*);
+ibv_qp* create_qp_ex(ibv_context*, ibv_qp_init_attr_ex*);
+ibv_srq* create_srq_ex(ibv_context*, ibv_srq_init_attr_ex*);
+int get_srq_num(ibv_srq*, std::uint32_t*);
+int poll_cq(ibv_cq*, int, ibv_wc*);
+int req_notify_cq(ibv_cq*, int);
+int post_send(ibv_qp*, ibv_send_wr*, ibv_send_wr**);
+int post_recv(ibv_qp*, ibv_recv_wr*, ibv_recv_wr**);
+int post_srq_recv(ibv_srq*, ibv_recv_wr*, ibv_recv_wr**);
+
+void init_sync(pthread_mutex_t&, pthread_cond_t&);
+// Waits until `completed` (guarded by the mutex) has caught up with `delivered`.
+void wait_for_acks(pthread_mutex_t&, pthread_cond_t&, const std::uint32_t& completed, std::uint32_t delivered);
+
+// The address vector of `attr`, or an errno and a line in the log that begins with `who`.
+int make_address(const Context&, const ibv_ah_attr&, const char* who, engine::AddressVector&);
+void fill_ah_attr(const engine::AddressVector&, ibv_ah_attr&);
+
+int init_batch(Qp&, engine::QpType, std::uint64_t ops);  // extended posting (wr_start ...)
+
+}  // namespace adverb::verbs

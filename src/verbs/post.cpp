@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// ibv_post_send(3), ibv_post_recv(3), ibv_post_srq_recv(3): work requests become WQEs under the queue's own lock, and one
+// doorbell is rung for the whole list.  On an error *bad_wr is the first request that was not posted; those before it are.
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+
+#include "verbs/batch.hpp"
+#include "verbs/guard.hpp"
+#include "verbs/objects.hpp"
+
+namespace adverb::verbs {
+
+using engine::QpState;
+using engine::QpType;
+using engine::WrOpcode;
+
+namespace {
+
+constexpr unsigned bit(WrOpcode o) { return 1u << static_cast<unsigned>(o); }
+
+// Table "operations by service type" (IBTA 9.4, ibv_post_send(3)).
+constexpr unsigned ud_opcodes = bit(WrOpcode::send) | bit(WrOpcode::send_with_imm);
+constexpr unsigned uc_opcodes = ud_opcodes | bit(WrOpcode::rdma_write) | bit(WrOpcode::rdma_write_with_imm) |
+                                bit(WrOpcode::send_with_inv) | bit(WrOpcode::local_inv);
+constexpr unsigned rc_opcodes = uc_opcodes | bit(WrOpcode::rdma_read) | bit(WrOpcode::atomic_cmp_and_swp) |
+                                bit(WrOpcode::atomic_fetch_and_add) | bit(WrOpcode::atomic_write) |
+                                bit(WrOpcode::flush);
+constexpr unsigned inline_opcodes = bit(WrOpcode::send) | bit(WrOpcode::send_with_imm) |
+                                    bit(WrOpcode::send_with_inv) | bit(WrOpcode::rdma_write) |
+                                    bit(WrOpcode::rdma_write_with_imm) | bit(WrOpcode::atomic_write);
+
+bool allowed(QpType type, WrOpcode opcode) {
+  const unsigned mask = type == QpType::rc ? rc_opcodes : type == QpType::uc ? uc_opcodes : ud_opcodes;
+  return static_cast<unsigned>(opcode) < 32 && (mask & bit(opcode));
+}
+
+const engine::Sge* list_of(const ibv_sge* list) { return reinterpret_cast<const engine::Sge*>(list); }
+
+std::uint64_t length_of(const ibv_sge* list, int n) {
+  std::uint64_t length = 0;
+  for (int i = 0; i < n; ++i) length += list[i].length;
+  return length;
+}
+
+void fill_operation(const Qp& qp, const ibv_send_wr& wr, engine::SendWqe& w) {
+  switch (w.opcode) {
+    case WrOpcode::send_with_imm:
+    case WrOpcode::send: w.imm_or_rkey = ntohl(wr.imm_data); break;
+    case WrOpcode::rdma_write_with_imm:
+      w.imm_or_rkey = ntohl(wr.imm_data);
+      [[fallthrough]];
+    case WrOpcode::rdma_write:
+    case WrOpcode::rdma_read:
+    case WrOpcode::atomic_write:
+      w.remote_addr = wr.wr.rdma.remote_addr;
+      w.rkey = wr.wr.rdma.rkey;
+      break;
+    case WrOpcode::atomic_cmp_and_swp:
+    case WrOpcode::atomic_fetch_and_add:
+      w.remote_addr = wr.wr.atomic.remote_addr;
+      w.rkey = wr.wr.atomic.rkey;
+      w.compare_add = wr.wr.atomic.compare_add;
+      w.swap = wr.wr.atomic.swap;
+      break;
+    default: w.imm_or_rkey = wr.invalidate_rkey; break;
+  }
+  if (qp.pair->type != QpType::ud) return;
+  const Ah& ah = *of(wr.wr.ud.ah);
+  w.av = ah.av;
+  w.pd_of_ah = ah.pd->id;
+  w.remote_qpn = Qpn(wr.wr.ud.remote_qpn);
+  w.remote_qkey = wr.wr.ud.remote_qkey;
+}
+
+Refusal append(const Qp& qp, engine::SendQueue& sq, const ibv_send_wr& wr) {
+  const auto opcode = static_cast<WrOpcode>(wr.opcode);
+  const bool inlined = wr.send_flags & IBV_SEND_INLINE;
+  if (wr.num_sge < 0) return {EINVAL, "negative num_sge"};
+  const std::uint64_t length = length_of(wr.sg_list, wr.num_sge);
+  const auto elements = static_cast<std::uint64_t>(wr.num_sge);
+  if (static_cast<unsigned>(wr.opcode) > 31) return {EINVAL, "unknown opcode"};
+  if (Refusal r = check_request(qp, opcode, wr.send_flags, inlined ? 0 : elements, length)) return r;
+  if (qp.pair->type == QpType::ud && !wr.wr.ud.ah) return {EINVAL, "no address handle"};
+  engine::SendWqe* w = sq.reserve();
+  if (!w) return {ENOMEM};
+  w->wr_id = wr.wr_id;
+  w->opcode = opcode;
+  w->flags = static_cast<std::uint8_t>(wr.send_flags);
+  w->length = static_cast<std::uint32_t>(length);
+  if (inlined) {
+    std::uint8_t* to = sq.inline_of_reserved();
+    for (int i = 0; i < wr.num_sge; ++i) {
+      std::memcpy(to, reinterpret_cast<const void*>(wr.sg_list[i].addr), wr.sg_list[i].length);
+      to += wr.sg_list[i].length;
+    }
+  } else if (wr.num_sge) {
+    w->num_sge = static_cast<std::uint8_t>(wr.num_sge);
+    std::copy_n(list_of(wr.sg_list), wr.num_sge, sq.sges_of_reserved().data());
+  }
+  fill_operation(qp, wr, *w);
+  sq.publish();
+  return {};
+}
+
+}  // namespace
+
+Refusal check_state(const engine::QueuePair& pair) {
+  const QpState state = pair.state.load(std::memory_order_relaxed);
+  if (state == QpState::reset || state == QpState::init || state == QpState::rtr)
+    return {EINVAL, "the QP is not in RTS"};
+  return {};
+}
+
+Refusal check_request(const Qp& qp, WrOpcode opcode, unsigned flags, std::uint64_t num_sge, std::uint64_t length) {
+  if (!allowed(qp.pair->type, opcode)) return {EINVAL, "this QP type has no such operation"};
+  if (flags & ~0xfu) return {EINVAL, "unsupported send flags"};
+  if (num_sge > qp.cap.max_send_sge) return {EINVAL, "num_sge > max_send_sge"};
+  if (length > max_msg_size) return {EINVAL, "message longer than max_msg_sz"};
+  if (flags & IBV_SEND_INLINE) {
+    if (!(bit(opcode) & inline_opcodes)) return {EINVAL, "this operation has no inline data"};
+    if (length > qp.cap.max_inline_data) return {ENOMEM, "inline data longer than max_inline_data"};
+  }
+  return {};
+}
+
+void log_refusal(const Qp& qp, const Refusal& r) {
+  if (r.why) nic::log(nic::LogLevel::warn, "post_send qp {:#x}: {}", qp.qp.qp_num, r.why);
+}
+
+int post_send(ibv_qp* q, ibv_send_wr* wr, ibv_send_wr** bad) {
+  Qp& qp = *of(q);
+  if (!qp.context->alive()) return *bad = wr, EIO;
+  engine::QueuePair& pair = *qp.pair;
+  bool posted = false;
+  Refusal refusal;
+  {
+    std::lock_guard lock(pair.sq->lock);
+    refusal = check_state(pair);
+    while (wr && !refusal && !(refusal = append(qp, *pair.sq, *wr))) {
+      posted = true;
+      wr = wr->next;
+    }
+  }
+  if (posted) qp.context->device->doorbell(pair);
+  if (!refusal) return 0;
+  *bad = wr;
+  log_refusal(qp, refusal);
+  return refusal.error;
+}
+
+namespace {
+
+// Posts a list to a receive queue; the caller holds its lock.
+int append_receives(engine::ReceiveQueue& rq, ibv_recv_wr*& wr) {
+  for (; wr; wr = wr->next) {
+    if (wr->num_sge < 0 || static_cast<unsigned>(wr->num_sge) > rq.max_sge()) return EINVAL;
+    if (!rq.post(wr->wr_id, {list_of(wr->sg_list), static_cast<std::size_t>(wr->num_sge)})) return ENOMEM;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int post_recv(ibv_qp* q, ibv_recv_wr* wr, ibv_recv_wr** bad) {
+  Qp& qp = *of(q);
+  if (!qp.context->alive()) return *bad = wr, EIO;
+  engine::QueuePair& pair = *qp.pair;
+  if (!pair.own_rq) return *bad = wr, EINVAL;
+  int error = 0;
+  {
+    std::lock_guard lock(pair.own_rq->lock);
+    if (pair.state.load(std::memory_order_relaxed) == QpState::reset) {
+      error = EINVAL;
+    } else {
+      error = append_receives(*pair.own_rq, wr);
+    }
+  }
+  // A receive queue in the error state is flushed by the engine, which learns of new entries by the doorbell.
+  if (pair.state.load(std::memory_order_seq_cst) == QpState::error) qp.context->device->doorbell(pair);
+  if (error) *bad = wr;
+  return error;
+}
+
+int post_srq_recv(ibv_srq* s, ibv_recv_wr* wr, ibv_recv_wr** bad) {
+  Srq& srq = *of(s);
+  if (!srq.context->alive()) return *bad = wr, EIO;
+  std::lock_guard lock(srq.queue->queue.lock);
+  const int error = append_receives(srq.queue->queue, wr);
+  if (error) *bad = wr;
+  return error;
+}
+
+}  // namespace adverb::verbs

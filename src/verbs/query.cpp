@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a device and its port are (ibv_query_device(3), ibv_query_port(3), ibv_query_gid(3), ibv_query_pkey(3)).  Every limit
+// here is the one that the creators enforce.
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <string_view>
+
+#include "verbs/guard.hpp"
+#include "verbs/objects.hpp"
+
+namespace adverb::verbs {
+namespace {
+
+constexpr std::uint32_t own_vendor_id = 0xadbe, mellanox_vendor_id = 0x02c9;
+
+// Some programs switch features by part number (perftest: inline data and the extended post interface only for parts it knows).
+std::uint32_t part_id() {
+  const char* value = std::getenv("ADVERB_PART_ID");
+  const unsigned long id = value ? std::strtoul(value, nullptr, 0) : 0;
+  return id ? static_cast<std::uint32_t>(id) : 1;
+}
+
+void fill_limits(ibv_device_attr& a) {
+  a.max_mr_size = ~0ull;
+  a.page_size_cap = ~0ull;
+  a.max_qp = max_qp;
+  a.max_qp_wr = max_qp_wr;
+  a.device_cap_flags = IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_PORT_ACTIVE_EVENT | IBV_DEVICE_SYS_IMAGE_GUID |
+                       IBV_DEVICE_RC_RNR_NAK_GEN;
+  a.max_sge = max_sge;
+  a.max_sge_rd = max_sge;
+  a.max_cq = max_cq;
+  a.max_cqe = max_cqe;
+  a.max_mr = max_mr;
+  a.max_pd = max_pd;
+  a.max_qp_rd_atom = max_rd_atomic;
+  a.max_res_rd_atom = static_cast<int>(max_rd_atomic * max_qp);
+  a.max_qp_init_rd_atom = max_rd_atomic;
+  a.atomic_cap = IBV_ATOMIC_HCA;
+  a.max_ah = max_ah;
+  a.max_srq = max_srq;
+  a.max_srq_wr = max_srq_wr;
+  a.max_srq_sge = max_srq_sge;
+  a.max_pkeys = 1;
+  a.local_ca_ack_delay = 15;
+  a.phys_port_cnt = 1;
+}
+
+int query_device(ibv_context* c, ibv_device_attr* a) {
+  const Context& context = *of(c);
+  if (!context.alive()) return EIO;
+  *a = {};
+  std::snprintf(a->fw_ver, sizeof a->fw_ver, "%s", ADVERB_VERSION);
+  std::memcpy(&a->node_guid, context.info().guid.data(), 8);
+  a->sys_image_guid = a->node_guid;
+  a->vendor_part_id = part_id();
+  a->vendor_id = a->vendor_part_id == 1 ? own_vendor_id : mellanox_vendor_id;
+  fill_limits(*a);
+  return 0;
+}
+
+// Active speed and width by the speed of the interface, as the kernel reckons them for RoCE; unknown counts as 10 Gb/s.
+struct LinkSpeed {
+  std::uint32_t mbps;
+  std::uint8_t speed, width;  // speed: 1 SDR 2.5, 2 DDR 5, 8 FDR10, 32 EDR, 64 HDR, 128 NDR; width: 1, 2 (4x), 16 (2x)
+};
+constexpr LinkSpeed link_speeds[] = {{1'000, 1, 1},   {10'000, 8, 1},   {20'000, 2, 2},   {25'000, 32, 1},
+                                     {40'000, 8, 2},  {50'000, 32, 16}, {100'000, 32, 2}, {200'000, 64, 2},
+                                     {400'000, 128, 2}};
+LinkSpeed link_speed(const nic::DeviceInfo& info) {
+  const std::uint32_t mbps = info.speed_mbps ? info.speed_mbps : 10'000;
+  for (const LinkSpeed& s : link_speeds)
+    if (mbps <= s.mbps) return {mbps, s.speed, s.width};
+  return {mbps, 128, 2};
+}
+
+int check_port(ibv_context* c, unsigned port) {
+  if (!of(c)->alive()) return EIO;
+  return port == 1 ? 0 : EINVAL;
+}
+
+}  // namespace
+
+int compat_query_device(ibv_context* c, ibv_device_attr* a) { return query_device(c, a); }
+
+int query_device_ex(ibv_context* c, const ibv_query_device_ex_input* input, ibv_device_attr_ex* out, std::size_t size) {
+  return guarded([&] {
+    if ((input && input->comp_mask) || size < sizeof(ibv_device_attr)) return EINVAL;
+    ibv_device_attr_ex a{};
+    if (const int error = query_device(c, &a.orig_attr)) return error;
+    a.completion_timestamp_mask = ~0ull;  // completion timestamps count nanoseconds
+    a.hca_core_clock = 1'000'000;         // kHz
+    a.device_cap_flags_ex = a.orig_attr.device_cap_flags;
+    a.phys_port_cnt_ex = 1;
+    std::memset(static_cast<void*>(out), 0, size);
+    std::memcpy(static_cast<void*>(out), &a, std::min(size, sizeof a));
+    return 0;
+  });
+}
+
+int query_port(ibv_context* c, std::uint8_t port, ibv_port_attr* out, std::size_t length) {
+  if (const int error = check_port(c, port)) return error;
+  const nic::DeviceInfo& info = of(c)->info();
+  const LinkSpeed link = link_speed(info);
+  const bool up = of(c)->device->link_up();
+  PortAttributes p{};
+  ibv_port_attr& a = p.v44;
+  a.state = up ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;
+  a.max_mtu = static_cast<ibv_mtu>(info.max_mtu);
+  a.active_mtu = static_cast<ibv_mtu>(info.active_mtu);
+  a.gid_tbl_len = nic::gid_table_length;
+  a.port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
+  a.max_msg_sz = static_cast<std::uint32_t>(max_msg_size);
+  a.pkey_tbl_len = 1;
+  a.max_vl_num = 1;
+  a.active_width = link.width;
+  a.active_speed = link.speed;
+  a.phys_state = up ? 5 : 3;  // LinkUp, Disabled
+  a.link_layer = IBV_LINK_LAYER_ETHERNET;
+  std::memset(static_cast<void*>(out), 0, length);
+  std::memcpy(static_cast<void*>(out), &p, std::min(length, sizeof p));
+  return 0;
+}
+
+// The structure of before release 1.1.8 ends behind `flags`.
+int compat_query_port(ibv_context* c, std::uint8_t port, _compat_ibv_port_attr* out) {
+  return query_port(c, port, reinterpret_cast<ibv_port_attr*>(out), 48);
+}
+
+int query_rt_values(ibv_context* c, ibv_values_ex* values) {
+  if (!of(c)->alive()) return EIO;
+  if (values->comp_mask & ~static_cast<std::uint32_t>(IBV_VALUES_MASK_RAW_CLOCK)) return EINVAL;
+  if (values->comp_mask & IBV_VALUES_MASK_RAW_CLOCK) {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    values->raw_clock = {0, now.tv_sec * 1'000'000'000l + now.tv_nsec};
+  }
+  return 0;
+}
+
+namespace {
+
+int query_gid_entry(ibv_context* c, unsigned port, unsigned index, ibv_gid_entry& entry) {
+  if (const int error = check_port(c, port)) return error;
+  if (index >= nic::gid_table_length) return EINVAL;
+  const nic::DeviceInfo& info = of(c)->info();
+  const Gid& gid = info.gids[index];
+  if (gid.is_zero()) return ENODATA;
+  std::memcpy(entry.gid.raw, gid.bytes.data(), 16);
+  entry.gid_index = index;
+  entry.port_num = port;
+  entry.gid_type = IBV_GID_TYPE_ROCE_V2;
+  entry.ndev_ifindex = info.ifindex;
+  return 0;
+}
+
+void copy_entry(void* out, const ibv_gid_entry& entry, std::size_t size) {
+  std::memset(out, 0, size);
+  std::memcpy(out, &entry, std::min(size, sizeof entry));
+}
+
+}  // namespace
+}  // namespace adverb::verbs
+
+using namespace adverb::verbs;
+
+ADVERB_API int ibv_query_device(ibv_context* c, ibv_device_attr* a) {
+  return guarded([&] { return query_device(c, a); });
+}
+
+ADVERB_API int ibv_query_port(ibv_context* c, std::uint8_t port, _compat_ibv_port_attr* a) {
+  return compat_query_port(c, port, a);
+}
+
+ADVERB_API int ibv_query_port_speed(ibv_context* c, std::uint32_t port, std::uint64_t* speed) {
+  if (const int error = check_port(c, port)) return error;
+  *speed = link_speed(of(c)->info()).mbps / 100;  // in units of 100 Mb/s
+  return 0;
+}
+
+ADVERB_API int ibv_query_gid(ibv_context* c, std::uint8_t port, int index, ibv_gid* gid) {
+  ibv_gid_entry entry{};
+  const int error = query_gid_entry(c, port, static_cast<unsigned>(index), entry);
+  if (error && error != ENODATA) {
+    errno = error;
+    return -1;
+  }
+  *gid = entry.gid;  // an empty entry is all zero
+  return 0;
+}
+
+ADVERB_API int _ibv_query_gid_ex(ibv_context* c, std::uint32_t port, std::uint32_t index, ibv_gid_entry* out,
+                                 std::uint32_t flags, std::size_t size) {
+  if (flags) return EOPNOTSUPP;
+  ibv_gid_entry entry{};
+  if (const int error = query_gid_entry(c, port, index, entry)) return error;
+  copy_entry(out, entry, size);
+  return 0;
+}
+
+ADVERB_API ssize_t _ibv_query_gid_table(ibv_context* c, ibv_gid_entry* out, std::size_t room, std::uint32_t flags,
+                                        std::size_t size) {
+  if (flags) return -EOPNOTSUPP;
+  if (!of(c)->alive()) return -EIO;
+  std::size_t n = 0;
+  for (unsigned i = 0; i < adverb::nic::gid_table_length; ++i) {
+    ibv_gid_entry entry{};
+    if (query_gid_entry(c, 1, i, entry)) continue;
+    if (n == room) return -EINVAL;
+    copy_entry(reinterpret_cast<char*>(out) + n++ * size, entry, size);
+  }
+  return static_cast<ssize_t>(n);
+}
+
+ADVERB_API int ibv_query_pkey(ibv_context* c, std::uint8_t port, int index, __be16* pkey) {
+  if (const int error = check_port(c, port) ? EINVAL : index == 0 ? 0 : EINVAL) {
+    errno = error;
+    return -1;
+  }
+  *pkey = 0xffff;
+  return 0;
+}
+
+ADVERB_API int ibv_get_pkey_index(ibv_context* c, std::uint8_t port, __be16 pkey) {
+  if (check_port(c, port) || pkey != 0xffff) {
+    errno = EINVAL;
+    return -1;
+  }
+  return 0;
+}

@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+// Queue pairs: creation, the state machine's front end, query and destruction (ibv_create_qp(3), ibv_modify_qp(3),
+// ibv_query_qp(3), ibv_destroy_qp(3)).  The transitions themselves are the engine's; here stands what concerns the device
+// (port, P_Key, addresses) and the line in the log that says why a call was refused.
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+
+#include "verbs/batch.hpp"
+#include "verbs/guard.hpp"
+#include "verbs/objects.hpp"
+
+namespace adverb::verbs {
+
+Qp::Qp() = default;
+Qp::~Qp() = default;
+
+namespace {
+
+const char* name_of(unsigned type) {
+  switch (type) {
+    case IBV_QPT_RC: return "RC";
+    case IBV_QPT_UC: return "UC";
+    case IBV_QPT_UD: return "UD";
+    default: return "?";
+  }
+}
+
+// 0, or the errno after a line in the log.
+int check_type(unsigned type) {
+  switch (type) {
+    case IBV_QPT_RC:
+    case IBV_QPT_UC:
+    case IBV_QPT_UD: return 0;
+    case IBV_QPT_RAW_PACKET:
+    case IBV_QPT_XRC_SEND:
+    case IBV_QPT_XRC_RECV:
+    case IBV_QPT_DRIVER: return refuse(EOPNOTSUPP, "create_qp: QP type {} is not supported", type);
+    default: return refuse(EINVAL, "create_qp: unknown QP type {}", type);
+  }
+}
+
+int check_cap(const ibv_qp_cap& cap, bool has_srq) {
+  const auto check = [](const char* what, std::uint32_t value, std::uint32_t limit) {
+    return value <= limit ? 0 : refuse(EINVAL, "create_qp: {} {} of at most {}", what, value, limit);
+  };
+  if (const int e = check("max_send_wr", cap.max_send_wr, max_qp_wr)) return e;
+  if (const int e = check("max_send_sge", cap.max_send_sge, max_sge)) return e;
+  if (const int e = check("max_inline_data", cap.max_inline_data, max_inline)) return e;
+  if (has_srq) return 0;
+  if (const int e = check("max_recv_wr", cap.max_recv_wr, max_qp_wr)) return e;
+  return check("max_recv_sge", cap.max_recv_sge, max_sge);
+}
+
+int check_objects(const Context* context, const ibv_qp_init_attr_ex& a) {
+  if (!a.send_cq || !a.recv_cq) return refuse(EINVAL, "create_qp: a QP needs a send and a receive CQ");
+  if (of(a.pd)->context != context || of(a.send_cq)->context != context || of(a.recv_cq)->context != context ||
+      (a.srq && of(a.srq)->context != context))
+    return refuse(EINVAL, "create_qp: PD, CQs and SRQ must be of one context");
+  return 0;
+}
+
+// What the device gives: at least one of each, so that the rings exist.
+ibv_qp_cap granted(const ibv_qp_cap& wanted, bool has_srq) {
+  ibv_qp_cap cap = wanted;
+  cap.max_send_wr = std::max(cap.max_send_wr, 1u);
+  cap.max_send_sge = std::max(cap.max_send_sge, 1u);
+  cap.max_recv_wr = has_srq ? 0 : std::max(cap.max_recv_wr, 1u);
+  cap.max_recv_sge = has_srq ? 0 : std::max(cap.max_recv_sge, 1u);
+  return cap;
+}
+
+void fill_public(Qp& qp, ibv_context* c, const ibv_qp_init_attr_ex& a) {
+  ibv_qp& pub = qp.qp;
+  pub.context = c;
+  pub.qp_context = a.qp_context;
+  pub.pd = a.pd;
+  pub.send_cq = a.send_cq;
+  pub.recv_cq = a.recv_cq;
+  pub.srq = a.srq;
+  pub.handle = pub.qp_num = qp.pair->qpn.raw();
+  pub.state = IBV_QPS_RESET;
+  pub.qp_type = a.qp_type;
+  init_sync(pub.mutex, pub.cond);
+}
+
+ibv_qp* create_qp(ibv_context* c, ibv_qp_init_attr_ex& a, std::uint64_t ops) {
+  Context* context = of(c);
+  if (!context->alive()) return errno = EIO, nullptr;
+  if (const int error = check_type(a.qp_type)) return errno = error, nullptr;
+  if (const int error = check_objects(context, a)) return errno = error, nullptr;
+  if (const int error = check_cap(a.cap, a.srq)) return errno = error, nullptr;
+  auto qp = std::make_unique<Qp>();
+  qp->context = context;
+  qp->pd = of(a.pd);
+  qp->send_cq = of(a.send_cq);
+  qp->recv_cq = of(a.recv_cq);
+  qp->srq = a.srq ? of(a.srq) : nullptr;
+  qp->cap = granted(a.cap, a.srq);
+  qp->sq_sig_all = a.sq_sig_all;
+  if (ops)
+    if (const int error = init_batch(*qp, static_cast<engine::QpType>(a.qp_type), ops)) return errno = error, nullptr;
+  const engine::QpInit init{.type = static_cast<engine::QpType>(a.qp_type),
+                            .pd = qp->pd->id,
+                            .send_cq = qp->send_cq->queue,
+                            .recv_cq = qp->recv_cq->queue,
+                            .srq = qp->srq ? qp->srq->queue : nullptr,
+                            .max_send_wr = qp->cap.max_send_wr,
+                            .max_recv_wr = qp->cap.max_recv_wr,
+                            .max_send_sge = qp->cap.max_send_sge,
+                            .max_recv_sge = qp->cap.max_recv_sge,
+                            .max_inline = qp->cap.max_inline_data,
+                            .sq_sig_all = qp->sq_sig_all,
+                            .user = qp.get()};
+  qp->pair = context->device->with_engine([&](engine::Engine& e, Instant) { return e.create_qp(init); });
+  if (!qp->pair) return fail(ENOMEM, "create_qp: all QPs of this process are in use");
+  fill_public(*qp, c, a);
+  a.cap = qp->cap;
+  ++qp->pd->references;
+  ++context->references;
+  live().add(qp.get(), Kind::qp);
+  return &qp.release()->qp;
+}
+
+// What of create_qp_ex there is: a PD, and the operations that the extended post interface is to have.
+int check_extended(const ibv_qp_init_attr_ex& a) {
+  constexpr std::uint32_t known =
+      IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+  if (a.comp_mask & ~known) return EOPNOTSUPP;
+  if (!(a.comp_mask & IBV_QP_INIT_ATTR_PD) || !a.pd) return EINVAL;
+  if (a.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && a.create_flags) return EOPNOTSUPP;
+  return 0;
+}
+
+void log_refusal(const Qp& qp, engine::QpState from, engine::QpState to, const engine::ModifyResult& r) {
+  using enum engine::TransitionError::Kind;
+  const auto log = [&](std::string_view why) {
+    nic::log(nic::LogLevel::warn, "modify_qp qp {:#x}: {} on {}", qp.qp.qp_num, why, qp.context->info().name);
+  };
+  char names[256];
+  engine::describe_mask(r.transition.mask, names, sizeof names);
+  const char* type = name_of(qp.qp.qp_type);
+  switch (r.transition.kind) {
+    case no_such_transition:
+      return log(fmt::format("no transition from {} to {}", engine::name_of(from), engine::name_of(to)));
+    case missing_attribute:
+      return log(fmt::format("{} {} to {} needs {}", type, engine::name_of(from), engine::name_of(to), names));
+    case attribute_not_allowed:
+      return log(fmt::format("{} {} to {} does not allow {}", type, engine::name_of(from), engine::name_of(to), names));
+    case none: break;
+  }
+  const std::string_view what = r.what ? r.what : "refused";
+  if (what == "path_mtu above active_mtu")
+    return log(fmt::format("path_mtu {} > active_mtu {}", engine::bytes_of(static_cast<engine::Mtu>(r.value)),
+                           engine::bytes_of(static_cast<engine::Mtu>(r.limit))));
+  log(fmt::format("{}: {} (limit {})", what, r.value, r.limit));
+}
+
+engine::QpAttributes convert(const ibv_qp_attr& a, unsigned mask) {
+  engine::QpAttributes out;
+  out.state = static_cast<engine::QpState>(a.qp_state);
+  out.cur_state = static_cast<engine::QpState>(a.cur_qp_state);
+  if (mask & IBV_QP_PATH_MTU) out.path_mtu = static_cast<engine::Mtu>(a.path_mtu);
+  out.qkey = a.qkey;
+  out.rq_psn = Psn(a.rq_psn);
+  out.sq_psn = Psn(a.sq_psn);
+  out.dest_qpn = Qpn(a.dest_qp_num);
+  out.access_flags = a.qp_access_flags;
+  out.pkey_index = a.pkey_index;
+  out.en_sqd_async_notify = a.en_sqd_async_notify;
+  out.max_rd_atomic = a.max_rd_atomic;
+  out.max_dest_rd_atomic = a.max_dest_rd_atomic;
+  out.min_rnr_timer = a.min_rnr_timer;
+  out.port = a.port_num;
+  out.timeout = a.timeout;
+  out.retry_cnt = a.retry_cnt;
+  out.rnr_retry = a.rnr_retry;
+  out.path_mig_state = static_cast<std::uint8_t>(a.path_mig_state);
+  return out;
+}
+
+// What the device has and the engine does not know.
+int check_device_attributes(const Qp& qp, const ibv_qp_attr& a, unsigned mask) {
+  const std::uint32_t n = qp.qp.qp_num;
+  if (mask & IBV_QP_CAP) return refuse(EOPNOTSUPP, "modify_qp qp {:#x}: queues cannot be resized", n);
+  if (mask & IBV_QP_ALT_PATH) return refuse(EOPNOTSUPP, "modify_qp qp {:#x}: there are no alternate paths", n);
+  if (mask & IBV_QP_PORT && a.port_num != 1)
+    return refuse(EINVAL, "modify_qp qp {:#x}: port {} does not exist on {}", n, a.port_num, qp.context->info().name);
+  if (mask & IBV_QP_PKEY_INDEX && a.pkey_index != 0)
+    return refuse(EINVAL, "modify_qp qp {:#x}: pkey_index {} of a table of 1", n, a.pkey_index);
+  if (mask & IBV_QP_STATE && static_cast<unsigned>(a.qp_state) > IBV_QPS_ERR)
+    return refuse(EINVAL, "modify_qp qp {:#x}: unknown state {}", n, static_cast<unsigned>(a.qp_state));
+  return 0;
+}
+
+int modify_qp(Qp& qp, const ibv_qp_attr& a, unsigned mask) {
+  if (!qp.context->alive()) return EIO;
+  if (const int error = check_device_attributes(qp, a, mask)) return error;
+  engine::QpAttributes attr = convert(a, mask);
+  if (mask & IBV_QP_AV) {
+    const std::string who = fmt::format("modify_qp qp {:#x}", qp.qp.qp_num);
+    ibv_ah_attr ah = a.ah_attr;
+    if (ah.port_num == 0) ah.port_num = 1;  // the port of a connected QP is IBV_QP_PORT's
+    if (const int error = make_address(*qp.context, ah, who.c_str(), attr.av)) return error;
+  }
+  engine::QpState from{};
+  const engine::ModifyResult result = qp.context->device->with_engine([&](engine::Engine& e, Instant now) {
+    from = qp.pair->state.load(std::memory_order_relaxed);
+    return e.modify_qp(now, *qp.pair, attr, mask);
+  });
+  if (!result.ok()) {
+    log_refusal(qp, from, mask & IBV_QP_STATE ? attr.state : from, result);
+    return EINVAL;
+  }
+  if (mask & IBV_QP_STATE) qp.qp.state = a.qp_state;
+  return 0;
+}
+
+void fill_attr(const Qp& qp, const engine::QpAttributes& a, ibv_qp_attr& out) {
+  out.cur_qp_state = out.qp_state;
+  out.path_mtu = static_cast<ibv_mtu>(a.path_mtu);
+  out.path_mig_state = static_cast<ibv_mig_state>(a.path_mig_state);
+  out.qkey = a.qkey;
+  out.dest_qp_num = a.dest_qpn.raw();
+  out.qp_access_flags = a.access_flags;
+  out.cap = qp.cap;
+  fill_ah_attr(a.av, out.ah_attr);
+  out.ah_attr.is_global = !a.av.dgid.is_zero();
+  out.pkey_index = a.pkey_index;
+  out.en_sqd_async_notify = a.en_sqd_async_notify;
+  out.max_rd_atomic = a.max_rd_atomic;
+  out.max_dest_rd_atomic = a.max_dest_rd_atomic;
+  out.min_rnr_timer = a.min_rnr_timer;
+  out.port_num = a.port;
+  out.timeout = a.timeout;
+  out.retry_cnt = a.retry_cnt;
+  out.rnr_retry = a.rnr_retry;
+}
+
+int query_qp(Qp& qp, ibv_qp_attr& out, ibv_qp_init_attr& init) {
+  if (!qp.context->alive()) return EIO;
+  out = {};
+  engine::QpAttributes attr;
+  qp.context->device->with_engine([&](engine::Engine&, Instant) {
+    const engine::QueuePair& p = *qp.pair;
+    attr = p.attr;
+    const engine::QpState state = p.state.load(std::memory_order_relaxed);
+    out.qp_state = static_cast<ibv_qp_state>(state);
+    out.sq_draining = state == engine::QpState::sqd && p.draining;
+    // Behind RTR and RTS the next PSNs, before them what was set.
+    const bool receives = state >= engine::QpState::rtr, sends = state >= engine::QpState::rts;
+    out.rq_psn = receives ? p.resp.expected.raw() : attr.rq_psn.raw();
+    out.sq_psn = sends ? p.req.psn.raw() : attr.sq_psn.raw();
+  });
+  fill_attr(qp, attr, out);
+  qp.qp.state = out.qp_state;
+  init = {.qp_context = qp.qp.qp_context,
+          .send_cq = qp.qp.send_cq,
+          .recv_cq = qp.qp.recv_cq,
+          .srq = qp.qp.srq,
+          .cap = qp.cap,
+          .qp_type = qp.qp.qp_type,
+          .sq_sig_all = qp.sq_sig_all};
+  return 0;
+}
+
+int detach_qp(ibv_qp* q, std::uint32_t& async) {
+  if (!live().contains(q, Kind::qp)) return EINVAL;
+  Qp* qp = of(q);
+  if (!qp->context->alive()) return EIO;
+  live().remove(q, Kind::qp);
+  qp->context->device->destroy_qp(qp->pair);
+  if (qp->async_events) qp->async_events -= qp->context->async.purge(reinterpret_cast<std::uintptr_t>(qp));
+  async = qp->async_events;
+  return 0;
+}
+
+void free_qp(ibv_qp* q) {
+  Qp* qp = of(q);
+  --qp->pd->references;
+  Context* context = qp->context;
+  delete qp;
+  context->release();
+}
+
+}  // namespace
+
+ibv_qp* create_qp_ex(ibv_context* c, ibv_qp_init_attr_ex* a) {
+  return guarded([&]() -> ibv_qp* {
+    if (const int error = check_extended(*a)) return errno = error, nullptr;
+    return create_qp(c, *a, a->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS ? a->send_ops_flags : 0);
+  });
+}
+
+}  // namespace adverb::verbs
+
+using namespace adverb::verbs;
+
+ADVERB_API ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* a) {
+  return guarded([&] {
+    ibv_qp_init_attr_ex ex{.qp_context = a->qp_context,
+                           .send_cq = a->send_cq,
+                           .recv_cq = a->recv_cq,
+                           .srq = a->srq,
+                           .cap = a->cap,
+                           .qp_type = a->qp_type,
+                           .sq_sig_all = a->sq_sig_all,
+                           .comp_mask = IBV_QP_INIT_ATTR_PD,
+                           .pd = pd};
+    ibv_qp* qp = create_qp(pd->context, ex, 0);
+    if (qp) a->cap = ex.cap;
+    return qp;
+  });
+}
+
+ADVERB_API ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp* qp) { return of(qp)->batch ? &of(qp)->ext.ex : nullptr; }
+
+ADVERB_API int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask) {
+  return guarded([&] { return modify_qp(*of(qp), *attr, static_cast<unsigned>(mask)); });
+}
+
+ADVERB_API int ibv_query_qp(ibv_qp* qp, ibv_qp_attr* attr, int, ibv_qp_init_attr* init) {
+  return guarded([&] { return query_qp(*of(qp), *attr, *init); });
+}
+
+ADVERB_API int ibv_query_qp_data_in_order(ibv_qp*, ibv_wr_opcode, std::uint32_t) { return 0; }
+
+ADVERB_API int ibv_query_ece(ibv_qp*, ibv_ece*) { return EOPNOTSUPP; }
+ADVERB_API int ibv_set_ece(ibv_qp*, ibv_ece*) { return EOPNOTSUPP; }
+
+ADVERB_API int ibv_destroy_qp(ibv_qp* qp) {
+  std::uint32_t async = 0;
+  if (const int error = guarded([&] { return detach_qp(qp, async); })) return error;
+  wait_for_acks(qp->mutex, qp->cond, qp->events_completed, async);
+  guarded([&] { free_qp(qp); });
+  return 0;
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// The function pointers of a context, which inline functions call without asking whether they are there, and the exported
+// calls that are not supported.  "Not supported" is EOPNOTSUPP as the return value, or null and errno.
+#include <cerrno>
+#include <new>
+
+#include "verbs/guard.hpp"
+#include "verbs/objects.hpp"
+
+namespace adverb::verbs {
+namespace {
+
+template <class R, class... A>
+R unsupported(A...) {
+  errno = EOPNOTSUPP;
+  if constexpr (std::is_pointer_v<R>) {
+    return nullptr;
+  } else if constexpr (!std::is_void_v<R>) {
+    return EOPNOTSUPP;
+  }
+}
+
+template <class R, class... A>
+void fill(R (*&slot)(A...)) {
+  if (!slot) slot = unsupported<R, A...>;
+}
+
+void fill_operations(ibv_context_ops& ops) {
+  ops._compat_query_device = compat_query_device;
+  ops._compat_query_port = compat_query_port;
+  ops.poll_cq = poll_cq;
+  ops.req_notify_cq = req_notify_cq;
+  ops.post_send = post_send;
+  ops.post_recv = post_recv;
+  ops.post_srq_recv = post_srq_recv;
+  fill(ops.alloc_mw);
+  fill(ops.bind_mw);
+  fill(ops.dealloc_mw);
+}
+
+void fill_unsupported(verbs_context& v) {
+  fill(v.advise_mr);
+  fill(v.alloc_null_mr);
+  fill(v.read_counters);
+  fill(v.attach_counters_point_flow);
+  fill(v.create_counters);
+  fill(v.destroy_counters);
+  fill(v.reg_dm_mr);
+  fill(v.alloc_dm);
+  fill(v.free_dm);
+  fill(v.modify_flow_action_esp);
+  fill(v.destroy_flow_action);
+  fill(v.create_flow_action_esp);
+  fill(v.modify_qp_rate_limit);
+  fill(v.alloc_parent_domain);
+  fill(v.dealloc_td);
+  fill(v.alloc_td);
+  fill(v.modify_cq);
+  fill(v.post_srq_ops);
+  fill(v.destroy_rwq_ind_table);
+  fill(v.create_rwq_ind_table);
+  fill(v.destroy_wq);
+  fill(v.modify_wq);
+  fill(v.create_wq);
+  fill(v.ibv_destroy_flow);
+  fill(v.ibv_create_flow);
+  fill(v.open_qp);
+  fill(v.open_xrcd);
+  fill(v.close_xrcd);
+}
+
+}  // namespace
+
+void fill_slots(Context& context) {
+  VerbsContext& newest = context.block.abi;
+  fill(newest.free_buf);
+  fill(newest.alloc_buf);
+  fill(newest.dm_export_dmabuf_fd);
+  fill(newest.reg_mr_ex);
+  fill(newest.dealloc_dmah);
+  fill(newest.alloc_dmah);
+  verbs_context& v = newest.v44;
+  v.sz = sizeof newest;
+  v.query_port = query_port;
+  v.query_device_ex = query_device_ex;
+  v.query_rt_values = query_rt_values;
+  v.create_cq_ex = create_cq_ex;
+  v.create_qp_ex = create_qp_ex;
+  v.create_srq_ex = create_srq_ex;
+  v.get_srq_num = get_srq_num;
+  fill_unsupported(v);
+  // Where programs built against releases before 1.1.8 look for these two.
+  v.ABI_placeholder1 = reinterpret_cast<void (*)()>(v.ibv_create_flow);
+  v.ABI_placeholder2 = reinterpret_cast<void (*)()>(v.ibv_destroy_flow);
+  fill_operations(context.context()->ops);
+}
+
+}  // namespace adverb::verbs
+
+#define NO_POINTER(name)      \
+  ADVERB_API void* name() {   \
+    errno = EOPNOTSUPP;       \
+    return nullptr;           \
+  }
+#define NO_ERRNO(name)   \
+  ADVERB_API int name() { \
+    errno = EOPNOTSUPP;   \
+    return EOPNOTSUPP;    \
+  }
+#define NO_MINUS(name)    \
+  ADVERB_API int name() { \
+    errno = EOPNOTSUPP;   \
+    return -1;            \
+  }
+
+ADVERB_API ibv_context* ibv_import_device(int) { return errno = EOPNOTSUPP, nullptr; }
+ADVERB_API ibv_pd* ibv_import_pd(ibv_context*, std::uint32_t) { return errno = EOPNOTSUPP, nullptr; }
+ADVERB_API void ibv_unimport_pd(ibv_pd*) {}
+ADVERB_API ibv_mr* ibv_import_mr(ibv_pd*, std::uint32_t) { return errno = EOPNOTSUPP, nullptr; }
+ADVERB_API void ibv_unimport_mr(ibv_mr*) {}
+ADVERB_API ibv_dm* ibv_import_dm(ibv_context*, std::uint32_t) { return errno = EOPNOTSUPP, nullptr; }
+ADVERB_API void ibv_unimport_dm(ibv_dm*) {}
+ADVERB_API ibv_mr* ibv_reg_dmabuf_mr(ibv_pd*, std::uint64_t, std::size_t, std::uint64_t, int, int) {
+  return errno = EOPNOTSUPP, nullptr;
+}
+
+// IBVERBS_1.15 to 1.18, which the installed header does not declare.
+NO_POINTER(ibv_alloc_dmah)
+NO_ERRNO(ibv_dealloc_dmah)
+NO_POINTER(ibv_reg_mr_ex)
+NO_MINUS(ibv_dm_export_dmabuf_fd)
+NO_POINTER(ibv_alloc_buf)
+ADVERB_API void ibv_free_buf() {}
+NO_POINTER(ibv_reg_buf_mr)
+NO_ERRNO(_ibv_query_comp_cntr_caps)
+NO_POINTER(ibv_create_comp_cntr)
+NO_ERRNO(ibv_destroy_comp_cntr)
+NO_MINUS(ibv_export_buf_dmabuf_fd)
+NO_ERRNO(ibv_inc_comp_cntr)
+NO_ERRNO(ibv_inc_err_comp_cntr)
+NO_ERRNO(ibv_qp_attach_comp_cntr)
+NO_ERRNO(ibv_read_comp_cntr)
+NO_ERRNO(ibv_read_err_comp_cntr)
+NO_ERRNO(ibv_set_comp_cntr)
+NO_ERRNO(ibv_set_err_comp_cntr)

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shared receive queues (ibv_create_srq(3), ibv_modify_srq(3), ibv_post_srq_recv(3)).
+#include <cerrno>
+#include <memory>
+
+#include "verbs/guard.hpp"
+#include "verbs/objects.hpp"
+
+namespace adverb::verbs {
+namespace {
+
+ibv_srq* create_srq(ibv_pd* p, void* srq_context, ibv_srq_attr& attr) {
+  static std::atomic<std::uint32_t> next_number{1};
+  Pd* pd = of(p);
+  if (!pd->context->alive()) return errno = EIO, nullptr;
+  if (attr.max_wr < 1 || attr.max_wr > max_srq_wr)
+    return fail(EINVAL, "create_srq: max_wr {} of at most {}", attr.max_wr, max_srq_wr);
+  if (attr.max_sge > max_srq_sge) return fail(EINVAL, "create_srq: max_sge {} of at most {}", attr.max_sge, max_srq_sge);
+  auto srq = std::make_unique<Srq>();
+  srq->context = pd->context;
+  srq->pd = pd;
+  if (attr.max_sge == 0) attr.max_sge = 1;
+  srq->queue = pd->context->device->with_engine([&](engine::Engine& e, Instant) {
+    return e.create_srq(attr.max_wr, attr.max_sge, pd->id, srq.get());
+  });
+  if (!srq->queue) return errno = ENOMEM, nullptr;
+  srq->number = next_number.fetch_add(1, std::memory_order_relaxed) & 0xffffff;
+  srq->srq.context = p->context;
+  srq->srq.srq_context = srq_context;
+  srq->srq.pd = p;
+  srq->srq.handle = srq->number;
+  init_sync(srq->srq.mutex, srq->srq.cond);
+  ++pd->references;
+  ++pd->context->references;
+  live().add(srq.get(), Kind::srq);
+  return &srq.release()->srq;
+}
+
+int modify_srq(ibv_srq* s, const ibv_srq_attr& attr, int mask) {
+  Srq& srq = *of(s);
+  if (!srq.context->alive()) return EIO;
+  if (mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT)) return EINVAL;
+  if (mask & IBV_SRQ_MAX_WR) return refuse(EOPNOTSUPP, "modify_srq: the size of an SRQ cannot be changed");
+  if (!(mask & IBV_SRQ_LIMIT)) return 0;
+  if (attr.srq_limit > srq.queue->queue.depth())
+    return refuse(EINVAL, "modify_srq: srq_limit {} > max_wr {}", attr.srq_limit, srq.queue->queue.depth());
+  srq.context->device->with_engine(
+      [&](engine::Engine& e, Instant) { e.arm_srq_limit(srq.queue, attr.srq_limit); });
+  return 0;
+}
+
+int detach_srq(ibv_srq* s, std::uint32_t& async) {
+  if (!live().contains(s, Kind::srq)) return EINVAL;
+  Srq* srq = of(s);
+  if (!srq->context->alive()) return EIO;
+  if (!srq->context->device->destroy_srq(srq->queue)) return EBUSY;
+  live().remove(s, Kind::srq);
+  if (srq->async_events) srq->async_events -= srq->context->async.purge(reinterpret_cast<std::uintptr_t>(srq));
+  async = srq->async_events;
+  return 0;
+}
+
+void free_srq(ibv_srq* s) {
+  Srq* srq = of(s);
+  --srq->pd->references;
+  Context* context = srq->context;
+  delete srq;
+  context->release();
+}
+
+}  // namespace
+
+ibv_srq* create_srq_ex(ibv_context*, ibv_srq_init_attr_ex* a) {
+  return guarded([&]() -> ibv_srq* {
+    const bool basic = !(a->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) || a->srq_type == IBV_SRQT_BASIC;
+    if (!basic || !(a->comp_mask & IBV_SRQ_INIT_ATTR_PD) || a->comp_mask & ~3u) return errno = EOPNOTSUPP, nullptr;
+    return create_srq(a->pd, a->srq_context, a->attr);
+  });
+}
+
+int get_srq_num(ibv_srq* s, std::uint32_t* number) {
+  *number = of(s)->number;
+  return 0;
+}
+
+}  // namespace adverb::verbs
+
+using namespace adverb::verbs;
+
+ADVERB_API ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* attr) {
+  return guarded([&] { return create_srq(pd, attr->srq_context, attr->attr); });
+}
+
+ADVERB_API int ibv_modify_srq(ibv_srq* srq, ibv_srq_attr* attr, int mask) {
+  return guarded([&] { return modify_srq(srq, *attr, mask); });
+}
+
+ADVERB_API int ibv_query_srq(ibv_srq* s, ibv_srq_attr* attr) {
+  Srq& srq = *of(s);
+  if (!srq.context->alive()) return EIO;
+  *attr = {.max_wr = srq.queue->queue.depth(),
+           .max_sge = srq.queue->queue.max_sge(),
+           .srq_limit = srq.queue->limit.load(std::memory_order_relaxed)};
+  return 0;
+}
+
+ADVERB_API int ibv_destroy_srq(ibv_srq* srq) {
+  std::uint32_t async = 0;
+  if (const int error = guarded([&] { return detach_srq(srq, async); })) return error;
+  wait_for_acks(srq->mutex, srq->cond, srq->events_completed, async);
+  guarded([&] { free_srq(srq); });
+  return 0;
+}
