@@ -141,8 +141,7 @@ Registry::Made Registry::make(const DeviceInfo& info) {
   std::vector<Gid> host;
   for (const Address& a : dump_addresses()) host.push_back(a.gid);
   const auto lines = (*client)->credit_lines();
-  impl->engine->set_local(host, {const_cast<engine::CreditLine*>(lines.data()), lines.size()},
-                          buffer * 7 / 10);
+  impl->engine->set_local(host, lines, buffer * 7 / 10);
   if (const int error = impl->start())
     return std::unexpected(OpenError{error, info.name + ": no background thread"});
   return impl;
