@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# One call per folder of src/: every *.cpp beside the CMakeLists.txt is the library, every *_test.cpp its
-# unit tests.  A folder is one target; what it may include is what it names in LIBS.
+# One call per folder of src/: every *.cpp beside the CMakeLists.txt is the library, every
+# *_test.cpp its unit tests.  A folder is one target; what it may include is what it names in LIBS.
 #
 #   adverb_library(engine PURE LIBS base wire)
 #
@@ -32,13 +32,15 @@ function(adverb_library name)
   endif()
   if(tests AND ADVERB_TESTS)
     add_executable(${name}_test ${tests})
-    target_link_libraries(${name}_test PRIVATE adverb_${name} ${ARG_TEST_LIBS} GTest::gmock GTest::gtest_main)
+    target_link_libraries(${name}_test PRIVATE
+      adverb_${name} ${ARG_TEST_LIBS} GTest::gmock GTest::gtest_main)
     add_test(NAME ${name}_test COMMAND ${name}_test)
     set_tests_properties(${name}_test PROPERTIES LABELS unit TIMEOUT 300)
   endif()
 endfunction()
 
-# What a user of Adverb needs, without tests and benchmarks: `cmake --build --preset release --target product`.
+# What a user of Adverb needs, without tests and benchmarks: `cmake --build --preset release
+# --target product`.
 function(adverb_product)
   if(NOT TARGET product)
     add_custom_target(product)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash disable=SC2154
-# What the run and interop scripts share: a verdict per case and the closing line, namespaces that go away again, and
-# a server and a client that talk to each other with Adverb's own counters as the witness.
+# What the run and interop scripts share: a verdict per case and the closing line, namespaces that
+# go away again, and a server and a client that talk to each other with Adverb's own counters as the
+# witness.
 set -euo pipefail
 
 passed=0 failed=0
@@ -95,21 +96,31 @@ import json, sys
 print(sum(json.loads(line)[sys.argv[2]][sys.argv[3]] for line in open(sys.argv[1])))' "$@"
 }
 
-# Runs PROG as server and as client over Adverb.  Both must end with status 0 within $limit seconds, say nothing of invalid
-# data, and Adverb's counters must show packets on both sides.  Set before: $cli; the arrays server_in and client_in
-# (words before the program, such as ip netns exec NS); $address, where the client finds the server.
+# Both sides' output, for verdict to show.
+label_output() {
+  local side
+  for side in server client; do
+    [ ! -e "$scratch/$side.out" ] || sed "s/^/$side: /" "$scratch/$side.out"
+  done >"$scratch/detail"
+}
+
+# Runs PROG as server and as client over Adverb.  Both must end with status 0 within $limit seconds,
+# say nothing of invalid data, and Adverb's counters must show packets on both sides.  Set before:
+# $cli; the arrays server_in and client_in (words before the program, such as ip netns exec NS);
+# $address, where the client finds the server.
 # shellcheck disable=SC2034  # set by those who source this
 server_in=() client_in=() address=127.0.0.1 limit=60 options=() port=20000
 run_pair() {  # PROG [ARG...]; leaves server.out, client.out, server.json, client.json in $scratch
   local server status=0 side
   port=$((port + 1))
   rm -f "$scratch"/{server,client}.{out,json}
-  timeout -k 2 "$limit" "${server_in[@]}" env ADVERB_STATS="$scratch/server.json" \
-    "$cli" run "${options[@]}" -- "$@" -p "$port" >"$scratch/server.out" 2>&1 </dev/null &
+  timeout -k 2 "$limit" "${server_in[@]}" "$cli" run --stats "$scratch/server.json" \
+    "${options[@]}" -- "$@" -p "$port" >"$scratch/server.out" 2>&1 </dev/null &
   server=$!
   if until_true listens "$port" "${server_in[@]}"; then
-    timeout -k 2 "$limit" "${client_in[@]}" env ADVERB_STATS="$scratch/client.json" \
-      "$cli" run "${options[@]}" -- "$@" -p "$port" "$address" >"$scratch/client.out" 2>&1 </dev/null || status=$?
+    timeout -k 2 "$limit" "${client_in[@]}" "$cli" run --stats "$scratch/client.json" \
+      "${options[@]}" -- "$@" -p "$port" "$address" >"$scratch/client.out" 2>&1 </dev/null ||
+      status=$?
     [ "$status" = 0 ] || echo "the client ended with status $status" >>"$scratch/client.out"
   else
     echo "the server does not listen" >>"$scratch/server.out"
@@ -122,7 +133,7 @@ run_pair() {  # PROG [ARG...]; leaves server.out, client.out, server.json, clien
     [ "$(packets_in "$scratch/$side.json")" != 0 ] ||
       { echo "no packet in the counters of the $side" >>"$scratch/$side.out"; status=1; }
   done
-  { sed 's/^/server: /' "$scratch/server.out"; sed 's/^/client: /' "$scratch/client.out"; } >"$scratch/detail"
+  label_output
   return "$status"
 }
 
@@ -132,6 +143,10 @@ figure() {
        /usec\/iter/ { print $6 " us/iter"; found = 1; exit }
        /^ *#bytes/ { lat = /t_typical/; rate = /tps|BW average/ }
        /^ *[0-9]+ / { line = $0 }
-       END { if (!found && line != "") { split(line, f, " "); print lat ? f[5] " us" : f[4] " MiB/s" } }' \
+       END {
+         if (found || line == "") exit
+         split(line, f, " ")
+         print lat ? f[5] " us" : f[4] " MiB/s"
+       }' \
     "$scratch/client.out"
 }

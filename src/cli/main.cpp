@@ -41,8 +41,8 @@ constexpr const char* examples = R"(Examples:
   adverb run -- mpirun -np 4 ./prog                everything that mpirun starts here
   adverb doctor                                    what would stop Adverb on this machine
 
-Adverb needs no kernel module, no root and no RDMA hardware.  On the wire it speaks RoCE v2 (UDP port
-4791), so the peer may be a hardware NIC, the kernel's soft-RoCE or another Adverb.)";
+Adverb needs no kernel module, no root and no RDMA hardware.  On the wire it speaks RoCE v2 (UDP
+port 4791), so the peer may be a hardware NIC, the kernel's soft-RoCE or another Adverb.)";
 
 // Splits off PROG ARG... : what follows `--`, or the first word that is no option of `run`.
 std::vector<std::string> split_program(std::vector<std::string>& words) {
