@@ -3,6 +3,7 @@
 #include "base/guarded.hpp"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/ucontext.h>
 #include <unistd.h>
@@ -321,9 +322,9 @@ TEST(GuardedPlacement, WhoSeesTheLastByteSeesAllOthers) {
         std::memset(memory, 0, sizeof memory);
         Writer writer(to, size, skew);
         // On one CPU the writer never moves while we look, so the total is bounded too.
-        const int wanted = size > 100 ? 1'000 : 10'000;
+        const int wanted = size > 100 ? 500 : 8'000;
         int moved = 0, older = 0;
-        for (int i = 0; moved < wanted && i < 20 * wanted; ++i) {
+        for (int i = 0; moved < wanted && i < 4 * wanted; ++i) {
           const Sample s = sample(writer, to, size, i & 1);
           older += s.older;
           moved += s.moved;
