@@ -126,6 +126,18 @@ std::uint8_t* put_ipv6(std::uint8_t* at, const IcrcPath& path, std::size_t datag
   return at + 40;
 }
 
+// isa-l's wide routines leave the upper halves of the vector registers dirty, and every SSE
+// instruction after them, the application's too, then depends on old values: a burst took three
+// times as long to receive.
+void clean_vector_registers() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx"))
+    asm volatile("vzeroupper" ::
+                     : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",
+                       "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");
+#endif
+}
+
 }  // namespace
 
 IcrcPrefix::IcrcPrefix(const IcrcPath& path, std::size_t transport_bytes)
@@ -145,7 +157,9 @@ std::uint32_t IcrcPrefix::sum(std::span<const std::uint8_t> bytes, std::uint32_t
   std::uint32_t w = state ^ __builtin_bswap32(load_be32(p));
   w = step[3][w & 255] ^ step[2][w >> 8 & 255] ^ step[1][w >> 16 & 255] ^ step[0][w >> 24];
   w = w >> 8 ^ step[0][(w ^ 0xff) & 255];
-  return ~crc32_gzip_refl(~w, p + masked_byte + 1, bytes.size() - masked_byte - 1);
+  std::uint32_t r = ~crc32_gzip_refl(~w, p + masked_byte + 1, bytes.size() - masked_byte - 1);
+  clean_vector_registers();
+  return r;
 }
 
 std::uint32_t IcrcPrefix::icrc(std::span<const std::uint8_t> bytes,
