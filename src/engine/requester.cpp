@@ -374,6 +374,7 @@ void Requester::seek(Psn psn) {
   q_.req.psn = psn;
   q_.req.offset = 0;
   q_.req.unrequested = 0;
+  q_.req.blocked_on_error = false;  // found again when the cursor comes back to that WQE
   std::uint32_t posted = q_.sq->posted();
   for (q_.req.next = q_.comp.acked; q_.req.next != posted; ++q_.req.next) {
     const SendWqe& wqe = q_.sq->at(q_.req.next);
