@@ -353,6 +353,7 @@ void Requester::fail(WcStatus status) {
 void Requester::complete_unacknowledged() {
   q_.comp.una = q_.req.psn;
   Completer(e_, q_).finish(WcStatus::success);
+  e_.check_drained(q_);
 }
 
 void Requester::rewind() {
