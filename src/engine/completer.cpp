@@ -128,14 +128,17 @@ void Completer::response(Instant now, const wire::Packet& p) {
   if (!place_response(wqe, p)) return;
 
   std::uint32_t k = wqe.received++;
-  std::uint64_t bytes = std::min<std::uint64_t>(p.payload.size(), q_.req.read_bytes);
-  q_.req.read_bytes -= bytes;
-  e_.read_bytes_ -= bytes;
+  bool read = wqe.opcode == WrOpcode::rdma_read;
+  if (read && q_.req.psn - p.bth.psn > 0) {  // asked for since the last rewind, hence counted
+    ASSERT(q_.req.read_bytes >= p.payload.size() && e_.read_bytes_ >= p.payload.size());
+    q_.req.read_bytes -= p.payload.size();
+    e_.read_bytes_ -= p.payload.size();
+  }
   e_.room_freed_ = true;
   q_.comp.una = p.bth.psn + 1;
-  bool read = wqe.opcode == WrOpcode::rdma_read;
   if (!read || wqe.received == Requester(e_, q_).chunk_end(wqe, k)) --q_.req.reads_outstanding;
   if (wqe.received == wqe.packets) finish(WcStatus::success);
+  Requester(e_, q_).skip_acknowledged();
   progress(now);
 }
 
@@ -177,11 +180,15 @@ bool Completer::advance(Instant now, Psn end) {
 // Everything before `end` is acknowledged; completes what that covers.  False: it covers a READ or
 // atomic whose response has not arrived; then una is the first missing packet.
 bool Completer::advance_to(Psn end) {
+  bool all = true;
   while (end - q_.comp.una > 0) {
     ASSERT(q_.comp.acked != q_.sq->posted());
     SendWqe& wqe = q_.sq->at(q_.comp.acked);
     ASSERT(wqe.started);
-    if (Requester::needs_response(wqe.opcode)) return false;
+    if (Requester::needs_response(wqe.opcode)) {
+      all = false;
+      break;
+    }
     Psn wqe_end = wqe.first_psn + wqe.packets;
     Psn to = end - wqe_end >= 0 ? wqe_end : end;
     account(wqe, q_.comp.una, to);
@@ -189,7 +196,7 @@ bool Completer::advance_to(Psn end) {
     if (to == wqe_end) finish(WcStatus::success);
   }
   Requester(e_, q_).skip_acknowledged();
-  return true;
+  return all;
 }
 
 // Gives back the window share of the acknowledged packets that count as in flight (those sent since

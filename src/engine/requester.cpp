@@ -365,10 +365,9 @@ void Requester::rewind() {
 }
 
 void Requester::skip_acknowledged() {
-  if (q_.comp.una - q_.req.psn > 0) {
-    release(q_.req.in_flight);
-    seek(q_.comp.una);
-  }
+  if (q_.comp.una - q_.req.psn <= 0) return;
+  ASSERT(q_.req.in_flight == 0 && q_.req.read_bytes == 0);  // both count [una, psn)
+  seek(q_.comp.una);
 }
 
 void Requester::seek(Psn psn) {
