@@ -151,8 +151,7 @@ void Engine::reset(QueuePair& q) {
   q.state.store(QpState::reset, std::memory_order_seq_cst);
   wheel_.cancel(q.ack_timer);
   wheel_.cancel(q.rnr_timer);
-  Requester(*this, q).release(q.req.in_flight);
-  read_bytes_ -= q.req.read_bytes;
+  Requester(*this, q).release_all();
   leave_destination(q);
   {
     std::lock_guard sq(q.sq->lock);
@@ -193,9 +192,11 @@ void Engine::leave_destination(QueuePair& q) {
 }
 
 void Engine::set_path(QueuePair& q) {
-  Requester(*this, q).release(q.req.in_flight);
+  if (q.destination) q.destination->in_flight -= q.req.in_flight;
   leave_destination(q);
   q.destination = join_destination(q.attr.av.dgid, q.attr.dest_qpn);
+  q.destination->in_flight += q.req.in_flight;
+  room_freed_ = true;
 }
 
 // --- modify_qp
@@ -347,13 +348,11 @@ void Engine::to_sqe(QueuePair& q) {
 void Engine::flush_sends(QueuePair& q) {
   wheel_.cancel(q.ack_timer);
   wheel_.cancel(q.rnr_timer);
-  Requester(*this, q).release(q.req.in_flight);
-  read_bytes_ -= q.req.read_bytes;
+  Requester(*this, q).release_all();
   for (std::uint32_t posted = q.sq->posted(); q.comp.acked != posted;)
     Completer(*this, q).finish(WcStatus::wr_flush_err);
   q.req.next = q.comp.acked;
   q.req.offset = 0;
-  q.req.read_bytes = 0;
   q.req.reads_outstanding = 0;
   q.req.blocked_on_error = q.req.waiting_rnr = false;
   q.req.psn = q.comp.una = q.req.highest;

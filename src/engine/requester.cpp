@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/assert.hpp"
 #include "engine/completer.hpp"
+#include "wire/header_layouts.hpp"
 
 namespace adverb::engine {
 
@@ -103,8 +105,23 @@ bool Requester::send(Instant now, TxBurst& tx) {
     if (!wqe.started) start(wqe);
     more = emit(tx, wqe);
   }
-  if (q_.type == QpType::rc) Completer(e_, q_).set_timer(now);
+  if (q_.type == QpType::rc) {
+    if (q_.req.unrequested) request_ack(tx);
+    Completer(e_, q_).set_timer(now);
+  }
   return more;
+}
+
+// A turn that sent something leaves an answer to wait for, whatever stops the next one (window,
+// credits, a fence, SQD, a local error): the last packet asks for an ACK after all.
+void Requester::request_ack(TxBurst& tx) {
+  const TxFrame& last = tx.frames().back();
+  ASSERT(last.src_qp == q_.qpn);
+  wire::Bth bth;
+  wire::load(tx.bytes(last), bth);
+  bth.ack_request = true;
+  wire::store(bth, tx.bytes(last));
+  q_.req.unrequested = 0;
 }
 
 Requester::Gate Requester::gate(SendWqe& wqe) {
@@ -357,11 +374,15 @@ void Requester::complete_unacknowledged() {
 }
 
 void Requester::rewind() {
-  release(q_.req.in_flight);
-  e_.read_bytes_ -= q_.req.read_bytes;
-  q_.req.read_bytes = 0;
-  e_.room_freed_ = true;
+  release_all();
   seek(q_.comp.una);
+}
+
+void Requester::release_all() {
+  release(q_.req.in_flight);
+  ASSERT(q_.req.read_bytes <= e_.read_bytes_);
+  e_.read_bytes_ -= std::exchange(q_.req.read_bytes, 0);
+  e_.room_freed_ = true;
 }
 
 void Requester::skip_acknowledged() {
@@ -388,10 +409,10 @@ void Requester::seek(Psn psn) {
 }
 
 void Requester::release(std::uint64_t cost) {
-  cost = std::min(cost, q_.req.in_flight);
-  q_.req.in_flight -= cost;
-  if (!q_.destination || !cost) return;
+  if (!cost) return;
   Destination& d = *q_.destination;
+  ASSERT(cost <= q_.req.in_flight && q_.req.in_flight <= d.in_flight);
+  q_.req.in_flight -= cost;
   d.in_flight -= cost;
   d.grown += cost;
   if (d.grown >= d.window) {  // additive increase, once per window

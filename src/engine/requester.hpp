@@ -21,6 +21,8 @@ class Requester {
   void skip_acknowledged();
   // Packets [from, to) were acknowledged; gives their share of the window back.
   void release(std::uint64_t cost);
+  // The same for all that is on its way, responses that were asked for included.
+  void release_all();
   // Halves the destination's window, once per window of losses.
   void note_loss();
 
@@ -47,6 +49,7 @@ class Requester {
   WcStatus fetch(std::uint64_t offset, std::uint8_t* to, std::uint32_t n) const;
   void commit(TxBurst&, wire::Packet&, std::uint32_t payload, const AddressVector&, Qpn dest);
   void advance(SendWqe&, std::uint32_t psns);
+  void request_ack(TxBurst&);
   bool wants_ack(const SendWqe&, bool last) const;
   void fail(WcStatus);
   void complete_unacknowledged();
