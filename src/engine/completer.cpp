@@ -66,8 +66,7 @@ Duration ack_timeout(unsigned code) { return Duration(std::int64_t{4096} << code
 }  // namespace
 
 void Completer::receive(Instant now, const RxFrame& f) {
-  QpState state = q_.state.load(std::memory_order_relaxed);
-  if (state != QpState::rts && state != QpState::sqd) {
+  if (!running()) {
     ++e_.counters_.drop_qp_state;
     return;
   }
@@ -93,34 +92,23 @@ void Completer::receive(Instant now, const RxFrame& f) {
 void Completer::acknowledge(Instant now, const wire::Packet& p) {
   ++e_.counters_.rcvd_acks;
   unsigned value = wire::aeth_value(p.aeth.syndrome);
-  switch (wire::aeth_kind(p.aeth.syndrome)) {
-    case wire::AethKind::ack:
-      update_credits(p);
-      //= IBTA 9.7.5.1.2: an ACK beyond a READ whose response is missing is an implied NAK
-      if (!advance(now, p.bth.psn + 1)) hole(now);
-      break;
-    case wire::AethKind::rnr_nak:
-      if (advance(now, p.bth.psn))
-        rnr_nak(now, value);
-      else
-        hole(now);
-      break;
-    case wire::AethKind::nak:
-      if (advance(now, p.bth.psn))
-        nak(now, value);
-      else
-        hole(now);
-      break;
-    case wire::AethKind::reserved:
-      ++e_.counters_.drop_unexpected;
-      break;
-  }
+  wire::AethKind kind = wire::aeth_kind(p.aeth.syndrome);
+  if (kind == wire::AethKind::reserved) return void(++e_.counters_.drop_unexpected);
+  if (kind == wire::AethKind::ack) update_credits(p);
+  Covered covered = advance(now, kind == wire::AethKind::ack ? p.bth.psn + 1 : p.bth.psn);
+  //= IBTA 9.7.5.1.2: an answer beyond a READ whose response is missing is an implied NAK
+  if (covered == Covered::hole) return hole(now);
+  if (covered == Covered::stopped) return;
+  if (kind == wire::AethKind::rnr_nak) rnr_nak(now, value);
+  if (kind == wire::AethKind::nak) nak(now, value);
 }
 
 // A READ response packet, an ATOMIC ACKNOWLEDGE, or the empty response of FLUSH and ATOMIC WRITE.
 void Completer::response(Instant now, const wire::Packet& p) {
-  if (!advance(now, p.bth.psn)) return hole(now);
-  if (q_.comp.acked == q_.sq->posted()) return void(++e_.counters_.drop_unexpected);
+  Covered covered = advance(now, p.bth.psn);
+  if (covered == Covered::hole) return hole(now);
+  if (covered == Covered::stopped) return;
+  ASSERT(q_.comp.acked != q_.sq->posted());
   SendWqe& wqe = q_.sq->at(q_.comp.acked);
   bool expected = wqe.started && Requester::needs_response(wqe.opcode) &&
                   p.bth.psn == wqe.first_psn + wqe.received && answers(p.info().verb, wqe.opcode);
@@ -138,6 +126,7 @@ void Completer::response(Instant now, const wire::Packet& p) {
   q_.comp.una = p.bth.psn + 1;
   if (!read || wqe.received == Requester(e_, q_).chunk_end(wqe, k)) --q_.req.reads_outstanding;
   if (wqe.received == wqe.packets) finish(WcStatus::success);
+  if (!running()) return;
   Requester(e_, q_).skip_acknowledged();
   progress(now);
 }
@@ -170,11 +159,19 @@ bool Completer::place_response(SendWqe& wqe, const wire::Packet& p) {
 }
 
 // advance_to, and what new acknowledgements mean for the retry budgets.
-bool Completer::advance(Instant now, Psn end) {
+Completer::Covered Completer::advance(Instant now, Psn end) {
   Psn before = q_.comp.una;
   bool all = advance_to(end);
+  if (!running()) return Covered::stopped;
   if (q_.comp.una != before) progress(now);
-  return all;
+  return all ? Covered::all : Covered::hole;
+}
+
+// A completion that overruns its CQ takes the QP to the error state and flushes the queue under our
+// feet.
+bool Completer::running() const {
+  QpState state = q_.state.load(std::memory_order_relaxed);
+  return state == QpState::rts || state == QpState::sqd;
 }
 
 // Everything before `end` is acknowledged; completes what that covers.  False: it covers a READ or
@@ -291,8 +288,7 @@ void Completer::ack_timer_fired(Instant now) {
   if (now < q_.comp.ack_deadline) return e_.wheel_.arm(q_.ack_timer, q_.comp.ack_deadline);
   q_.comp.ack_deadline = never;
   bool outstanding = q_.req.psn - q_.comp.una > 0;
-  QpState state = q_.state.load(std::memory_order_relaxed);
-  if (!outstanding || (state != QpState::rts && state != QpState::sqd)) return;
+  if (!outstanding || !running()) return;
   ++e_.counters_.local_ack_timeout_err;
   retry(now, WcStatus::retry_exc_err);
 }
@@ -357,6 +353,7 @@ void Completer::report_local_error() {
 
 void Completer::fail_oldest(WcStatus status) {
   finish(status);
+  if (!running()) return;  // already in the error state, for the CQ's sake
   if (q_.type == QpType::rc)
     e_.to_error(q_, AsyncEvent::qp_fatal, false);
   else

@@ -28,7 +28,9 @@ class Completer {
   void acknowledge(Instant now, const wire::Packet&);
   void response(Instant now, const wire::Packet&);
   bool place_response(SendWqe&, const wire::Packet&);
-  bool advance(Instant now, Psn end);
+  enum class Covered : std::uint8_t { all, hole, stopped };
+  Covered advance(Instant now, Psn end);
+  bool running() const;  // RTS or SQD
   bool advance_to(Psn end);
   void account(const SendWqe&, Psn from, Psn to);
   void progress(Instant now);

@@ -146,10 +146,17 @@ void Responder::receive_reliable(const RxFrame& f) {
     return;
   }
   if (ahead < 0) return duplicate(p);
-  q_.resp.nak_sent = false;
+  q_.resp.nak_sent = q_.resp.nak_owed = false;
   Verdict v = admit(p);
+  if (v == Verdict::ok && q_.state.load(std::memory_order_relaxed) == QpState::error) {
+    // Executed, but its completion overran the CQ: the application will never hear of it.
+    refuse(Verdict::operational, p);
+    q_.resp.nak_psn = p.bth.psn;
+    return;
+  }
   if (v != Verdict::ok) return refuse(v, p);
-  if (p.bth.ack_request && p.info().verb != Verb::read) q_.resp.ack_owed = true;
+  bool answered_by_ack = p.info().verb == Verb::send || p.info().verb == Verb::write;
+  if (p.bth.ack_request && answered_by_ack) q_.resp.ack_owed = true;
 }
 
 Verdict Responder::admit(const wire::Packet& p) {
