@@ -43,12 +43,13 @@ void Engine::receive(Instant now, const RxFrame& f) {
     return;
   }
   if (!admit_frame(*q, f)) return;
+  if (f.congestion_experienced()) Responder(*this, *q).note_congestion(now);
   if (info.verb == Verb::cnp) {
     ++counters_.rp_cnp_handled;
   } else if (wire::is_response(info.verb)) {
     Completer(*this, *q).receive(now, f);
   } else {
-    Responder(*this, *q).receive(now, f);
+    Responder(*this, *q).receive(f);
   }
 }
 
@@ -95,7 +96,7 @@ bool Engine::transmit(Instant now, TxBurst& tx) {
     ready_head_ = q.next_ready;
     if (!ready_head_) ready_tail_ = nullptr;
     q.ready = false;
-    bool more = Responder(*this, q).owes() && Responder(*this, q).respond(now, tx);
+    bool more = Responder(*this, q).owes() && Responder(*this, q).respond(tx);
     more = Requester(*this, q).send(now, tx) || more;
     if (more) make_ready(q);
   }

@@ -71,6 +71,7 @@ struct ResponderResource {
   std::uint64_t va{}, original{};
   std::uint32_t rkey{}, length{};
   bool valid{};
+  bool answered{};  // the whole response was sent once
 };
 
 // A response to be sent: packets [next, end) of a resource.
@@ -102,7 +103,7 @@ struct ResponderState {
   Psn nak_psn{};
   bool nak_sent = false;  // a sequence NAK is out; silence until `expected` arrives
   bool cnp_owed = false;
-  Instant last_cnp = Instant::min();
+  Instant next_cnp{};  // not before
 };
 
 class QueuePair {

@@ -176,7 +176,16 @@ void Requester::start(SendWqe& wqe) {
   wqe.started = true;
 }
 
+// Operations by service (IBTA table "Work request operation types"): UC has no responses, UD no
+// more than SENDs.
+bool Requester::supported(WrOpcode o) const {
+  if (q_.type == QpType::rc) return true;
+  if (o == WrOpcode::send || o == WrOpcode::send_with_imm) return true;
+  return q_.type == QpType::uc && (o == WrOpcode::rdma_write || o == WrOpcode::rdma_write_with_imm);
+}
+
 bool Requester::emit(TxBurst& tx, SendWqe& wqe) {
+  if (!supported(wqe.opcode)) return fail(WcStatus::loc_qp_op_err), false;
   bool sent = false;
   switch (wqe.opcode) {
     case WrOpcode::rdma_read:

@@ -41,6 +41,7 @@ class Requester {
   Gate gate_start(const SendWqe&) const;
   Gate gate_room(const SendWqe&);
   void start(SendWqe&);
+  bool supported(WrOpcode) const;
   bool emit(TxBurst&, SendWqe&);
   bool emit_payload(TxBurst&, SendWqe&);
   bool emit_read(TxBurst&, SendWqe&);

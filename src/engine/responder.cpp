@@ -22,6 +22,7 @@ namespace {
 constexpr unsigned responses_per_turn = 64;
 constexpr std::uint32_t grh_bytes = 40;
 constexpr std::uint32_t atomic_bytes = 8;
+constexpr std::uint32_t max_message = 1u << 31;  //= IBTA 9.7.1.1: a message has at most 2^31 bytes
 
 // What a refused request means for the reliable transports (IBTA 9.9.3, responder error behaviour).
 struct VerdictRow {
@@ -97,21 +98,13 @@ void write_network_header(const RxFrame& f, std::uint32_t transport_bytes, std::
 
 }  // namespace
 
-void Responder::receive(Instant now, const RxFrame& f) {
+void Responder::receive(const RxFrame& f) {
   QpState state = q_.state.load(std::memory_order_relaxed);
   bool open = state == QpState::rtr || state == QpState::rts || state == QpState::sqd ||
               state == QpState::sqe;
   if (!open) {
     ++e_.counters_.drop_qp_state;
     return;
-  }
-  if (f.congestion_experienced()) {
-    ++e_.counters_.np_ecn_marked_roce_packets;
-    //= annex A17.9.3: a CNP answers, no more often than the interval
-    if (q_.type != QpType::ud && now - q_.resp.last_cnp >= e_.config_.cnp_interval) {
-      q_.resp.last_cnp = now;
-      q_.resp.cnp_owed = true;
-    }
   }
   established();
   switch (q_.type) {
@@ -126,6 +119,15 @@ void Responder::receive(Instant now, const RxFrame& f) {
       break;
   }
   if (owes()) e_.make_ready(q_);
+}
+
+void Responder::note_congestion(Instant now) {
+  ++e_.counters_.np_ecn_marked_roce_packets;
+  //= annex A17.9.3: a CNP answers, no more often than the interval
+  if (q_.type == QpType::ud || now < q_.resp.next_cnp) return;
+  q_.resp.next_cnp = now + e_.config_.cnp_interval;
+  q_.resp.cnp_owed = true;
+  e_.make_ready(q_);
 }
 
 void Responder::established() {
@@ -182,11 +184,11 @@ Verdict Responder::check_operation(const wire::OpcodeInfo& info) const {
 //= IBTA 9.7.4.1.6: FIRST and MIDDLE are full, LAST is not empty, ONLY is at most full
 Verdict Responder::check_length(const wire::Packet& p, const wire::OpcodeInfo& info) const {
   std::size_t n = p.payload.size();
-  bool right = true;
+  bool right = !info.has(wire::ext_reth) || p.reth.dma_length <= max_message;
   if (info.verb == Verb::send || info.verb == Verb::write) {
-    if (info.place == Place::first || info.place == Place::middle) right = n == q_.mtu;
-    if (info.place == Place::last) right = n >= 1 && n <= q_.mtu;
-    if (info.place == Place::only) right = n <= q_.mtu;
+    if (info.place == Place::first || info.place == Place::middle) right &= n == q_.mtu;
+    if (info.place == Place::last) right &= n >= 1 && n <= q_.mtu;
+    if (info.place == Place::only) right &= n <= q_.mtu;
   }
   if (info.verb == Verb::atomic_write)  //= annex A19.4.2
     right = n == atomic_bytes && p.reth.dma_length == atomic_bytes;
@@ -445,13 +447,8 @@ void Responder::duplicate(const wire::Packet& p) {
     if (!res.valid || res.verb != verb) continue;
     std::int32_t k = p.bth.psn - res.first;
     if (k < 0 || k >= static_cast<std::int32_t>(res.packets)) continue;
-    if (verb == Verb::read) {
-      if (replay_read(p, res, i)) return;
-    } else {
-      truncate_pending(p.bth.psn);
-      queue_response(i, 0, 1);
-      return;
-    }
+    if (verb != Verb::read) return replay(i, 0, 1);
+    if (replay_read(p, res, i)) return;
   }
   ++e_.counters_.drop_duplicate_resource;
 }
@@ -463,21 +460,50 @@ bool Responder::replay_read(const wire::Packet& p, ResponderResource& res, std::
   if (p.reth.va < res.va + skipped || p.reth.rkey != res.rkey) return false;
   if (p.reth.va != res.va + skipped || p.reth.dma_length + skipped > res.length) return false;
   std::uint32_t n = p.reth.dma_length ? (p.reth.dma_length - 1) / q_.mtu + 1 : 1;
-  truncate_pending(p.bth.psn);
-  queue_response(index, k, k + n);
+  replay(index, k, std::min(k + n, res.packets));
   return true;
+}
+
+// Answers once more.  The FIFO stays in PSN order; a response that waits there unsent and is the
+// same serves both requests, one that is on its way starts anew.
+void Responder::replay(std::uint32_t resource, std::uint32_t from, std::uint32_t to) {
+  ResponderState& r = q_.resp;
+  PendingResponse again{resource, from, to, true};
+  for (std::uint32_t i = r.pending_head; i != r.pending_tail; ++i)
+    if (pending_at(i).resource == resource) {
+      pending_at(i) = again;
+      return;
+    }
+  ASSERT(r.pending_tail - r.pending_head < r.dest_resources);
+  std::uint32_t at = r.pending_tail++;
+  for (; at != r.pending_head; --at) {
+    const PendingResponse& before = pending_at(at - 1);
+    if (r.resources[before.resource].first - r.resources[resource].first < 0) break;
+    pending_at(at) = before;
+  }
+  pending_at(at) = again;
 }
 
 // --- responses
 
-// The oldest resource makes room; null when it still has a response to send, or there are none: the
-// requester exceeds what was agreed (IBTA 9.7.4.1.7: NAK invalid request).
+PendingResponse& Responder::pending_at(std::uint32_t cursor) {
+  return q_.resp.pending[cursor % q_.resp.dest_resources];
+}
+
+// The oldest resource makes room; null when its response was never sent, or there are none: the
+// requester exceeds what was agreed (IBTA 9.7.4.1.7: NAK invalid request).  A replay that waits is
+// dropped instead: a requester that goes on has no use for it, the network doubled its request.
 ResponderResource* Responder::new_resource(std::uint32_t& index) {
   ResponderState& r = q_.resp;
   if (!r.dest_resources) return nullptr;
   index = r.resource_head % r.dest_resources;
   for (std::uint32_t i = r.pending_head; i != r.pending_tail; ++i)
-    if (r.pending[i % r.dest_resources].resource == index) return nullptr;
+    if (pending_at(i).resource == index) {
+      if (!r.resources[index].answered) return nullptr;
+      for (; i + 1 != r.pending_tail; ++i) pending_at(i) = pending_at(i + 1);
+      --r.pending_tail;
+      break;
+    }
   ++r.resource_head;
   r.resources[index] = ResponderResource{};
   r.resources[index].valid = true;
@@ -488,19 +514,8 @@ ResponderResource* Responder::new_resource(std::uint32_t& index) {
 void Responder::queue_response(std::uint32_t resource, std::uint32_t from, std::uint32_t to) {
   ResponderState& r = q_.resp;
   ASSERT(r.pending_tail - r.pending_head < r.dest_resources);
-  r.pending[r.pending_tail++ % r.dest_resources] = {resource, from, to, true};
+  pending_at(r.pending_tail++) = {resource, from, to, true};
   r.ack_owed = false;  // the response acknowledges all before it
-}
-
-// A requester that asks again from this PSN will ask again for all that follows too.
-void Responder::truncate_pending(Psn from) {
-  ResponderState& r = q_.resp;
-  while (r.pending_tail != r.pending_head) {
-    const PendingResponse& last = r.pending[(r.pending_tail - 1) % r.dest_resources];
-    Psn end = r.resources[last.resource].first + last.end;
-    if (end - from <= 0) return;
-    --r.pending_tail;
-  }
 }
 
 bool Responder::owes() const {
@@ -508,8 +523,7 @@ bool Responder::owes() const {
   return r.cnp_owed || r.ack_owed || r.nak_owed || r.pending_head != r.pending_tail;
 }
 
-bool Responder::respond(Instant now, TxBurst& tx) {
-  (void)now;
+bool Responder::respond(TxBurst& tx) {
   ResponderState& r = q_.resp;
   if (r.cnp_owed) {
     if (!tx.has_room()) return true;
@@ -526,9 +540,11 @@ bool Responder::respond(Instant now, TxBurst& tx) {
         return false;
       }
     }
-    PendingResponse& next = r.pending[r.pending_head % r.dest_resources];
+    PendingResponse& next = pending_at(r.pending_head);
     if (!emit_response(tx, next)) break;
-    if (++next.next >= next.end) ++r.pending_head;
+    if (++next.next < next.end) continue;
+    r.resources[next.resource].answered = true;
+    ++r.pending_head;
   }
   if (!r.nak_owed && !r.ack_owed) return false;
   if (!tx.has_room()) return true;

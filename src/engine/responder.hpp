@@ -28,10 +28,11 @@ class Responder {
  public:
   Responder(Engine& engine, QueuePair& qp) : e_(engine), q_(qp) {}
 
-  void receive(Instant now, const RxFrame&);  // a request
+  void receive(const RxFrame&);  // a request
+  void note_congestion(Instant now);  // a packet that had CE in its IP header
   // Builds what is owed: CNP, responses, then ACK or NAK.  True: stopped for want of room in the
   // burst.
-  bool respond(Instant now, TxBurst&);
+  bool respond(TxBurst&);
   bool owes() const;
 
  private:
@@ -60,8 +61,8 @@ class Responder {
 
   ResponderResource* new_resource(std::uint32_t& index);
   void queue_response(std::uint32_t resource, std::uint32_t from, std::uint32_t to);
-  void truncate_pending(Psn from);
-  bool respond_pending(Instant now, TxBurst&);
+  void replay(std::uint32_t resource, std::uint32_t from, std::uint32_t to);
+  PendingResponse& pending_at(std::uint32_t cursor);
   bool emit_response(TxBurst&, PendingResponse&);
   bool emit_read_packet(TxBurst&, ResponderResource&, PendingResponse&);
   void emit_acknowledge(TxBurst&, Psn, std::uint8_t syndrome);
