@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <netinet/udp.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 
 #include <atomic>
 #include <barrier>
@@ -393,6 +394,54 @@ TEST_P(PortTest, AFrameForASlotThatNobodyHasIsCounted) {
   peer.send(gid, bundle, 12 + 100 + 4);
   EXPECT_EQ(receive_all(host.slot(2)).size(), 1u);
   EXPECT_EQ(host.slot(2).counters().drop_relay, 1u);
+}
+
+// Sends the bytes to an abstract name, as the given user.  False: cannot become that user here.
+bool send_as(uid_t user, const std::string& name, const Bytes& bytes) {
+  pid_t child = ::fork();
+  if (child == 0) {
+    if (user != ::geteuid() && ::setuid(user) != 0) ::_exit(2);
+    sockaddr_un a{};
+    a.sun_family = AF_UNIX;
+    std::memcpy(a.sun_path + 1, name.data(), name.size());
+    auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+    int fd = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    ssize_t n =
+        ::sendto(fd, bytes.data(), bytes.size(), 0, reinterpret_cast<sockaddr*>(&a), length);
+    ::_exit(n == static_cast<ssize_t>(bytes.size()) ? 0 : 1);
+  }
+  int status = -1;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 2) return false;
+  EXPECT_EQ(status, 0);
+  return true;
+}
+
+TEST(Port, OnlyTheSameUserMayHandFramesOn) {
+  Host host({localhost}, 3);
+  std::string prefix = "adverb-port-test." + std::to_string(::getpid()) + ".";
+  int relay = bound_relay(prefix, 6);  // what slot 2 hands on to slot 6, for us to keep
+  Stranger peer(localhost);
+  Bytes bundle;
+  for (std::uint16_t k = 0; k < 2; ++k) {
+    Bytes b = with_icrc({Qpn::of(1, 5), Qpn::of(k == 0 ? 2 : 6, 7), localhost, 100, k}, localhost,
+                        peer.port(), k);
+    bundle.insert(bundle.end(), b.begin(), b.end());
+  }
+  peer.send(localhost, bundle, 12 + 100 + 4);
+  receive_all(host.slot(2));
+  Bytes handed(1000);
+  ssize_t n = ::recv(relay, handed.data(), handed.size(), 0);
+  ASSERT_GT(n, 0);
+  handed.resize(static_cast<std::size_t>(n));
+  ::close(relay);
+
+  UdpPort six({.slot = 6, .relay_socket = bound_relay(prefix + "again.", 6)});
+  ASSERT_TRUE(send_as(::geteuid(), prefix + "again.6", handed));
+  EXPECT_EQ(receive_all(six).size(), 1u);
+  if (!send_as(65534, prefix + "again.6", handed)) GTEST_SKIP() << "cannot be another user";
+  EXPECT_TRUE(receive_all(six).empty());
+  EXPECT_EQ(six.counters().drop_relay, 1u);
 }
 
 TEST(Port, RubbishOnTheRelaySocketIsCountedAndDropped) {
