@@ -1,0 +1,789 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C shell as an application sees it: return conventions, argument errors, references and events.  The test links the
+// library like any program; the device is the first of this network namespace, and the peer is the test itself.
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <infiniband/verbs.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <future>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using namespace std::chrono_literals;
+
+struct Verbs : testing::Test {
+  ibv_device** list = nullptr;
+  ibv_context* context = nullptr;
+  ibv_pd* pd = nullptr;
+  ibv_cq* cq = nullptr;
+  std::vector<char> buffer = std::vector<char>(1 << 16);
+
+  void SetUp() override {
+    list = ibv_get_device_list(nullptr);
+    ASSERT_TRUE(list && list[0]);
+    context = ibv_open_device(list[0]);
+    ASSERT_TRUE(context) << std::strerror(errno);
+    pd = ibv_alloc_pd(context);
+    cq = ibv_create_cq(context, 64, this, nullptr, 0);
+    ASSERT_TRUE(pd && cq);
+  }
+  void TearDown() override {
+    EXPECT_TRUE(!cq || ibv_destroy_cq(cq) == 0);
+    EXPECT_TRUE(!pd || ibv_dealloc_pd(pd) == 0);
+    EXPECT_TRUE(!context || ibv_close_device(context) == 0);
+    ibv_free_device_list(list);
+  }
+
+  ibv_qp_init_attr init_attr(ibv_qp_type type = IBV_QPT_RC, ibv_srq* srq = nullptr) {
+    return {.qp_context = this,
+            .send_cq = cq,
+            .recv_cq = cq,
+            .srq = srq,
+            .cap = {.max_send_wr = 8, .max_recv_wr = 8, .max_send_sge = 4, .max_recv_sge = 4, .max_inline_data = 64},
+            .qp_type = type,
+            .sq_sig_all = 1};
+  }
+  ibv_qp* make_qp(ibv_qp_type type = IBV_QPT_RC, ibv_srq* srq = nullptr) {
+    ibv_qp_init_attr a = init_attr(type, srq);
+    return ibv_create_qp(pd, &a);
+  }
+  ibv_ah_attr own_address() {
+    ibv_ah_attr a{};
+    a.is_global = 1;
+    a.port_num = 1;
+    a.grh.hop_limit = 64;
+    EXPECT_EQ(ibv_query_gid(context, 1, 0, &a.grh.dgid), 0);
+    return a;
+  }
+  static int to_init(ibv_qp* qp) {
+    ibv_qp_attr a{};
+    a.qp_state = IBV_QPS_INIT;
+    a.port_num = 1;
+    a.qkey = 0x11111111;
+    a.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+    return ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+                                     (qp->qp_type == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS));
+  }
+  int to_rtr(ibv_qp* qp, std::uint32_t peer) {
+    ibv_qp_attr a{};
+    a.qp_state = IBV_QPS_RTR;
+    a.path_mtu = IBV_MTU_1024;
+    a.dest_qp_num = peer;
+    a.rq_psn = 7;
+    a.max_dest_rd_atomic = 4;
+    a.min_rnr_timer = 12;
+    a.ah_attr = own_address();
+    return ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                                     IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+  }
+  static int to_rts(ibv_qp* qp) {
+    ibv_qp_attr a{};
+    a.qp_state = IBV_QPS_RTS;
+    a.sq_psn = 7;
+    a.timeout = 14;
+    a.retry_cnt = 7;
+    a.rnr_retry = 7;
+    a.max_rd_atomic = 4;
+    return ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                                     IBV_QP_MAX_QP_RD_ATOMIC);
+  }
+  static int to_error(ibv_qp* qp) {
+    ibv_qp_attr a{};
+    a.qp_state = IBV_QPS_ERR;
+    return ibv_modify_qp(qp, &a, IBV_QP_STATE);
+  }
+  // A QP that is connected with itself.
+  ibv_qp* make_connected() {
+    ibv_qp* qp = make_qp();
+    EXPECT_TRUE(qp);
+    EXPECT_EQ(to_init(qp), 0);
+    EXPECT_EQ(to_rtr(qp, qp->qp_num), 0);
+    EXPECT_EQ(to_rts(qp), 0);
+    return qp;
+  }
+  int post_receive(ibv_qp* qp, std::uint64_t id, ibv_mr* mr = nullptr, std::uint32_t length = 0) {
+    ibv_sge sge{reinterpret_cast<std::uintptr_t>(buffer.data()) + 4096, length, mr ? mr->lkey : 0};
+    ibv_recv_wr wr{.wr_id = id, .next = nullptr, .sg_list = &sge, .num_sge = mr ? 1 : 0}, *bad;
+    return ibv_post_recv(qp, &wr, &bad);
+  }
+  static int post_send(ibv_qp* qp, std::uint64_t id, ibv_sge* sge, unsigned flags = 0) {
+    ibv_send_wr wr{}, *bad = nullptr;
+    wr.wr_id = id;
+    wr.sg_list = sge;
+    wr.num_sge = sge ? 1 : 0;
+    wr.opcode = IBV_WR_SEND;
+    wr.send_flags = flags;
+    const int error = ibv_post_send(qp, &wr, &bad);
+    EXPECT_EQ(bad, error ? &wr : nullptr);
+    return error;
+  }
+  // Polls until n completions are there.
+  std::vector<ibv_wc> completions(std::size_t n) {
+    std::vector<ibv_wc> out;
+    const auto end = std::chrono::steady_clock::now() + 10s;
+    while (out.size() < n && std::chrono::steady_clock::now() < end) {
+      ibv_wc wc;
+      if (ibv_poll_cq(cq, 1, &wc) == 1) out.push_back(wc);
+    }
+    EXPECT_EQ(out.size(), n);
+    return out;
+  }
+};
+
+// --- devices, ports, tables
+
+TEST_F(Verbs, DeviceListIsStableAndTerminated) {
+  int n = 0;
+  ibv_device** again = ibv_get_device_list(&n);
+  ASSERT_TRUE(again);
+  ASSERT_GE(n, 1);
+  EXPECT_EQ(again[0], list[0]);
+  EXPECT_EQ(again[n], nullptr);
+  ibv_free_device_list(again);
+  EXPECT_EQ(ibv_get_device_index(list[0]), -1);
+  EXPECT_NE(ibv_get_device_guid(list[0]), 0u);
+}
+
+// libmlx5 and libefa look here to learn whether a device is theirs.
+TEST_F(Verbs, ProviderOperationsBehindTheDeviceAreNull) {
+  void* ops;
+  std::memcpy(&ops, reinterpret_cast<char*>(list[0]) + 664, sizeof ops);
+  EXPECT_EQ(ops, nullptr);
+}
+
+TEST_F(Verbs, QueryDevice) {
+  ibv_device_attr a;
+  ASSERT_EQ(ibv_query_device(context, &a), 0);
+  EXPECT_NE(a.vendor_id, 0u);
+  EXPECT_EQ(a.node_guid, ibv_get_device_guid(list[0]));
+  EXPECT_GE(a.max_qp_rd_atom, 16);
+  EXPECT_EQ(a.phys_port_cnt, 1);
+  setenv("ADVERB_PART_ID", "4119", 1);
+  ASSERT_EQ(ibv_query_device(context, &a), 0);
+  unsetenv("ADVERB_PART_ID");
+  EXPECT_EQ(a.vendor_part_id, 4119u);
+  EXPECT_EQ(a.vendor_id, 0x02c9u);
+  ibv_device_attr_ex ex;
+  ASSERT_EQ(ibv_query_device_ex(context, nullptr, &ex), 0);
+  EXPECT_EQ(ex.hca_core_clock, 1'000'000u);
+  EXPECT_EQ(ex.phys_port_cnt_ex, 1u);
+}
+
+TEST_F(Verbs, QueryPortWritesWhatTheCallerHasRoomFor) {
+  for (std::size_t length : {48u, 52u, 56u, 80u}) {
+    std::vector<unsigned char> room(96, 0xee);
+    auto* attr = reinterpret_cast<ibv_port_attr*>(room.data());
+    ASSERT_EQ(verbs_get_ctx(context)->query_port(context, 1, attr, length), 0);
+    EXPECT_EQ(attr->link_layer, IBV_LINK_LAYER_ETHERNET);
+    EXPECT_EQ(attr->state, IBV_PORT_ACTIVE);
+    EXPECT_TRUE(attr->port_cap_flags & IBV_PORT_IP_BASED_GIDS);
+    for (std::size_t i = length; i < room.size(); ++i) EXPECT_EQ(room[i], 0xee) << i;
+  }
+  ibv_port_attr attr;
+  EXPECT_EQ(ibv_query_port(context, 0, &attr), EINVAL);
+  EXPECT_EQ(ibv_query_port(context, 2, &attr), EINVAL);
+}
+
+TEST_F(Verbs, GidTable) {
+  ibv_port_attr port;
+  ASSERT_EQ(ibv_query_port(context, 1, &port), 0);
+  const int last = port.gid_tbl_len - 1;
+  ibv_gid gid, zero{};
+  ASSERT_EQ(ibv_query_gid(context, 1, 0, &gid), 0);
+  EXPECT_NE(std::memcmp(&gid, &zero, 16), 0);
+  ASSERT_EQ(ibv_query_gid(context, 1, last, &gid), 0);  // empty, and no error
+  EXPECT_EQ(std::memcmp(&gid, &zero, 16), 0);
+  errno = 0;
+  EXPECT_EQ(ibv_query_gid(context, 1, last + 1, &gid), -1);
+  EXPECT_EQ(errno, EINVAL);
+  ibv_gid_entry entry;
+  EXPECT_EQ(ibv_query_gid_ex(context, 1, 0, &entry, 0), 0);
+  EXPECT_EQ(entry.gid_type, IBV_GID_TYPE_ROCE_V2);
+  EXPECT_NE(entry.ndev_ifindex, 0u);
+  EXPECT_EQ(ibv_query_gid_ex(context, 1, last, &entry, 0), ENODATA);
+  EXPECT_EQ(ibv_query_gid_ex(context, 1, last + 1, &entry, 0), EINVAL);
+  std::vector<ibv_gid_entry> table(port.gid_tbl_len);
+  const ssize_t n = ibv_query_gid_table(context, table.data(), table.size(), 0);
+  ASSERT_GE(n, 1);
+  EXPECT_EQ(ibv_query_gid_table(context, table.data(), n - 1, 0), -EINVAL);
+}
+
+TEST_F(Verbs, PkeyTable) {
+  __be16 pkey = 0;
+  ASSERT_EQ(ibv_query_pkey(context, 1, 0, &pkey), 0);
+  EXPECT_EQ(pkey, 0xffff);
+  EXPECT_EQ(ibv_query_pkey(context, 1, 1, &pkey), -1);
+  EXPECT_EQ(ibv_get_pkey_index(context, 1, 0xffff), 0);
+  EXPECT_EQ(ibv_get_pkey_index(context, 1, 0x1234), -1);
+}
+
+// --- memory regions (C54)
+
+struct MemoryRegions : Verbs {
+  static constexpr std::size_t page = 4096;
+  static int error_of(ibv_mr* mr) {
+    const int error = errno;
+    EXPECT_EQ(mr, nullptr);
+    return error;
+  }
+  static void* map(int protection, std::size_t length = page) {
+    return mmap(nullptr, length, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  }
+};
+
+TEST_F(MemoryRegions, AccessRules) {
+  char* p = buffer.data();
+  EXPECT_EQ(error_of(ibv_reg_mr(pd, p, 64, IBV_ACCESS_REMOTE_WRITE)), EINVAL);
+  EXPECT_EQ(error_of(ibv_reg_mr(pd, p, 64, IBV_ACCESS_REMOTE_ATOMIC)), EINVAL);
+  EXPECT_EQ(error_of(ibv_reg_mr(pd, p, 64, 1 << 15)), EINVAL);
+  ibv_mr* mr = ibv_reg_mr(pd, p, 64, IBV_ACCESS_REMOTE_READ | IBV_ACCESS_RELAXED_ORDERING);
+  ASSERT_TRUE(mr);
+  EXPECT_EQ(mr->addr, p);
+  EXPECT_EQ(mr->length, 64u);
+  EXPECT_EQ(ibv_dereg_mr(mr), 0);
+}
+
+TEST_F(MemoryRegions, ReadOnlyMapping) {
+  void* p = map(PROT_READ);
+  EXPECT_EQ(error_of(ibv_reg_mr(pd, p, page, IBV_ACCESS_LOCAL_WRITE)), EFAULT);
+  ibv_mr* mr = ibv_reg_mr(pd, p, page, IBV_ACCESS_REMOTE_READ);
+  EXPECT_TRUE(mr);
+  EXPECT_EQ(ibv_dereg_mr(mr), 0);
+  munmap(p, page);
+}
+
+TEST_F(MemoryRegions, UnmappedRange) {
+  auto* p = static_cast<char*>(map(PROT_READ | PROT_WRITE, 3 * page));
+  munmap(p + page, page);  // a hole in the middle
+  EXPECT_EQ(error_of(ibv_reg_mr(pd, p, 3 * page, IBV_ACCESS_LOCAL_WRITE)), EFAULT);
+  EXPECT_EQ(error_of(ibv_reg_mr(pd, p + page, page, 0)), EFAULT);
+  EXPECT_EQ(error_of(ibv_reg_mr(pd, p, SIZE_MAX, 0)), EINVAL);
+  munmap(p, page);
+  munmap(p + 2 * page, page);
+}
+
+TEST_F(MemoryRegions, RegistrationTouchesNothing) {
+  const std::size_t length = std::size_t{1} << 30;
+  void* p = map(PROT_READ | PROT_WRITE, length);
+  ibv_mr* mr = ibv_reg_mr(pd, p, length, IBV_ACCESS_LOCAL_WRITE);
+  ASSERT_TRUE(mr);
+  std::vector<unsigned char> resident(length / page);
+  ASSERT_EQ(mincore(p, length, resident.data()), 0);
+  EXPECT_EQ(std::count_if(resident.begin(), resident.end(), [](unsigned char c) { return c & 1; }), 0);
+  EXPECT_EQ(ibv_dereg_mr(mr), 0);
+  munmap(p, length);
+}
+
+TEST_F(MemoryRegions, ZeroLengthAndTwice) {
+  ibv_mr* mr = ibv_reg_mr(pd, buffer.data(), 0, 0);
+  ASSERT_TRUE(mr);
+  EXPECT_EQ(ibv_dereg_mr(mr), 0);
+  EXPECT_EQ(ibv_dereg_mr(mr), EINVAL);
+}
+
+TEST_F(MemoryRegions, Reregistration) {
+  ibv_mr* mr = ibv_reg_mr(pd, buffer.data(), 64, 0);
+  ibv_pd* other = ibv_alloc_pd(context);
+  EXPECT_EQ(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, other, nullptr, 0, 0), 0);
+  EXPECT_EQ(mr->pd, other);
+  EXPECT_EQ(ibv_dealloc_pd(other), EBUSY);
+  EXPECT_EQ(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, nullptr, nullptr, 0, IBV_ACCESS_REMOTE_WRITE),
+            IBV_REREG_MR_ERR_INPUT);
+  EXPECT_EQ(ibv_dereg_mr(mr), 0);
+  EXPECT_EQ(ibv_dealloc_pd(other), 0);
+}
+
+// --- references (C63)
+
+TEST_F(Verbs, WhatIsInUseIsNotDestroyed) {
+  ibv_pd* own = ibv_alloc_pd(context);
+  ibv_mr* mr = ibv_reg_mr(own, buffer.data(), 64, 0);
+  EXPECT_EQ(ibv_dealloc_pd(own), EBUSY);
+  EXPECT_EQ(ibv_dereg_mr(mr), 0);
+  ibv_srq_init_attr srq_attr{.srq_context = nullptr, .attr = {.max_wr = 4, .max_sge = 1, .srq_limit = 0}};
+  ibv_srq* srq = ibv_create_srq(own, &srq_attr);
+  ASSERT_TRUE(srq);
+  EXPECT_EQ(ibv_dealloc_pd(own), EBUSY);
+  ibv_qp* qp = make_qp(IBV_QPT_RC, srq);
+  ASSERT_TRUE(qp);
+  EXPECT_EQ(ibv_destroy_srq(srq), EBUSY);
+  EXPECT_EQ(ibv_destroy_cq(cq), EBUSY);
+  EXPECT_EQ(ibv_dealloc_pd(pd), EBUSY);
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
+  EXPECT_EQ(ibv_destroy_srq(srq), 0);
+  ibv_ah_attr address = own_address();
+  ibv_ah* ah = ibv_create_ah(own, &address);
+  ASSERT_TRUE(ah);
+  EXPECT_EQ(ibv_dealloc_pd(own), EBUSY);
+  EXPECT_EQ(ibv_destroy_ah(ah), 0);
+  EXPECT_EQ(ibv_dealloc_pd(own), 0);
+  ibv_comp_channel* channel = ibv_create_comp_channel(context);
+  ibv_cq* with_channel = ibv_create_cq(context, 1, nullptr, channel, 0);
+  EXPECT_EQ(ibv_destroy_comp_channel(channel), EBUSY);
+  EXPECT_EQ(ibv_destroy_cq(with_channel), 0);
+  EXPECT_EQ(ibv_destroy_comp_channel(channel), 0);
+}
+
+TEST_F(Verbs, DestroyedTwiceIsAnError) {
+  ibv_pd* own = ibv_alloc_pd(context);
+  EXPECT_EQ(ibv_dealloc_pd(own), 0);
+  EXPECT_EQ(ibv_dealloc_pd(own), EINVAL);
+  ibv_qp* qp = make_qp();
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
+  EXPECT_EQ(ibv_destroy_qp(qp), EINVAL);
+}
+
+// --- creators (C25)
+
+TEST_F(Verbs, CreateCqArguments) {
+  for (int cqe : {0, -1, 1 << 30}) {
+    errno = 0;
+    EXPECT_EQ(ibv_create_cq(context, cqe, nullptr, nullptr, 0), nullptr);
+    EXPECT_EQ(errno, EINVAL);
+  }
+  EXPECT_EQ(ibv_create_cq(context, 1, nullptr, nullptr, -1), nullptr);
+  EXPECT_EQ(ibv_create_cq(context, 1, nullptr, nullptr, context->num_comp_vectors), nullptr);
+}
+
+TEST_F(Verbs, CreateQpArguments) {
+  const auto refused = [&](auto change) {
+    ibv_qp_init_attr a = init_attr();
+    change(a);
+    errno = 0;
+    EXPECT_EQ(ibv_create_qp(pd, &a), nullptr);
+    return errno;
+  };
+  EXPECT_EQ(refused([](auto& a) { a.recv_cq = nullptr; }), EINVAL);
+  EXPECT_EQ(refused([](auto& a) { a.send_cq = nullptr; }), EINVAL);
+  EXPECT_EQ(refused([](auto& a) { a.qp_type = static_cast<ibv_qp_type>(77); }), EINVAL);
+  EXPECT_EQ(refused([](auto& a) { a.qp_type = IBV_QPT_RAW_PACKET; }), EOPNOTSUPP);
+  EXPECT_EQ(refused([](auto& a) { a.cap.max_send_wr = 1 << 20; }), EINVAL);
+  EXPECT_EQ(refused([](auto& a) { a.cap.max_recv_sge = 33; }), EINVAL);
+  EXPECT_EQ(refused([](auto& a) { a.cap.max_inline_data = 1 << 20; }), EINVAL);
+}
+
+TEST_F(Verbs, QueryQpTellsTheTrueCapacity) {
+  ibv_qp_init_attr a = init_attr();
+  ibv_qp* qp = ibv_create_qp(pd, &a);
+  ASSERT_TRUE(qp);
+  ibv_qp_attr attr;
+  ibv_qp_init_attr init;
+  ASSERT_EQ(ibv_query_qp(qp, &attr, IBV_QP_STATE | IBV_QP_CAP, &init), 0);
+  EXPECT_EQ(attr.qp_state, IBV_QPS_RESET);
+  EXPECT_EQ(std::memcmp(&init.cap, &a.cap, sizeof a.cap), 0);
+  EXPECT_GE(init.cap.max_send_wr, 8u);
+  EXPECT_EQ(init.qp_context, this);
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
+}
+
+TEST_F(Verbs, AddressNeedsAGidTableEntry) {
+  ibv_ah_attr a = own_address();
+  a.is_global = 0;
+  errno = 0;
+  EXPECT_EQ(ibv_create_ah(pd, &a), nullptr);
+  EXPECT_EQ(errno, EINVAL);
+  a = own_address();
+  a.grh.sgid_index = 7;  // empty
+  EXPECT_EQ(ibv_create_ah(pd, &a), nullptr);
+  a.grh.sgid_index = 200;
+  EXPECT_EQ(ibv_create_ah(pd, &a), nullptr);
+}
+
+TEST_F(Verbs, AddressFromAReceivedIpv4Header) {
+  alignas(8) unsigned char grh[40]{};
+  const unsigned char header[20] = {0x45, 0x0a, 0, 60, 0, 0, 0x40, 0, 63, 17, 0, 0, 10, 9, 8, 7};
+  std::memcpy(grh + 20, header, 20);
+  ibv_gid own;
+  ASSERT_EQ(ibv_query_gid(context, 1, 0, &own), 0);
+  std::memcpy(grh + 36, own.raw + 12, 4);
+  std::uint32_t sum = 0;
+  for (int i = 20; i < 40; i += 2) sum += grh[i] << 8 | grh[i + 1];
+  while (sum >> 16) sum = (sum & 0xffff) + (sum >> 16);
+  grh[30] = static_cast<unsigned char>(~sum >> 8);
+  grh[31] = static_cast<unsigned char>(~sum);
+  ibv_wc wc{};
+  wc.wc_flags = IBV_WC_GRH;
+  ibv_ah_attr a;
+  ASSERT_EQ(ibv_init_ah_from_wc(context, 1, &wc, reinterpret_cast<ibv_grh*>(grh), &a), 0);
+  EXPECT_EQ(a.is_global, 1);
+  EXPECT_EQ(a.grh.sgid_index, 0);
+  EXPECT_EQ(a.grh.traffic_class, 0x0a);
+  const unsigned char source[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, 8, 7};
+  EXPECT_EQ(std::memcmp(a.grh.dgid.raw, source, 16), 0);
+}
+
+TEST_F(Verbs, UnsupportedCallsSaySo) {
+  errno = 0;
+  EXPECT_EQ(ibv_alloc_mw(pd, IBV_MW_TYPE_2), nullptr);
+  EXPECT_EQ(errno, EOPNOTSUPP);
+  ibv_xrcd_init_attr xrcd{};
+  errno = 0;
+  EXPECT_EQ(ibv_open_xrcd(context, &xrcd), nullptr);
+  EXPECT_EQ(errno, EOPNOTSUPP);
+  EXPECT_EQ(ibv_resize_cq(cq, 8), EOPNOTSUPP);
+  ibv_td_init_attr td{};
+  errno = 0;
+  EXPECT_EQ(ibv_alloc_td(context, &td), nullptr);
+  EXPECT_EQ(errno, EOPNOTSUPP);
+}
+
+// --- states (C17)
+
+TEST_F(Verbs, PostingByState) {
+  ibv_qp* qp = make_qp();
+  EXPECT_EQ(post_receive(qp, 1), EINVAL);
+  EXPECT_EQ(post_send(qp, 1, nullptr), EINVAL);
+  ASSERT_EQ(to_init(qp), 0);
+  EXPECT_EQ(post_receive(qp, 1), 0);
+  EXPECT_EQ(post_send(qp, 1, nullptr), EINVAL);
+  ASSERT_EQ(to_rtr(qp, qp->qp_num), 0);
+  EXPECT_EQ(post_send(qp, 1, nullptr), EINVAL);
+  EXPECT_EQ(qp->state, IBV_QPS_RTR);
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
+}
+
+TEST_F(Verbs, RefusedTransitions) {
+  ibv_qp* qp = make_qp();
+  EXPECT_EQ(to_rts(qp), EINVAL);
+  ASSERT_EQ(to_init(qp), 0);
+  ibv_qp_attr a{};
+  a.qp_state = IBV_QPS_RTR;
+  EXPECT_EQ(ibv_modify_qp(qp, &a, IBV_QP_STATE), EINVAL);  // attributes are missing
+  a.ah_attr.is_global = 0;
+  EXPECT_EQ(ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_AV), EINVAL);
+  a = {};
+  a.port_num = 2;
+  EXPECT_EQ(ibv_modify_qp(qp, &a, IBV_QP_PORT), EINVAL);
+  EXPECT_EQ(qp->state, IBV_QPS_INIT);
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
+}
+
+// --- shared receive queues (C34)
+
+TEST_F(Verbs, SharedReceiveQueueIsBounded) {
+  ibv_srq_init_attr a{.srq_context = nullptr, .attr = {.max_wr = 4, .max_sge = 1, .srq_limit = 0}};
+  ibv_srq* srq = ibv_create_srq(pd, &a);
+  ASSERT_TRUE(srq);
+  std::vector<ibv_recv_wr> chain(a.attr.max_wr + 1);
+  for (std::size_t i = 0; i + 1 < chain.size(); ++i) chain[i].next = &chain[i + 1];
+  ibv_recv_wr* bad = nullptr;
+  EXPECT_EQ(ibv_post_srq_recv(srq, chain.data(), &bad), ENOMEM);
+  EXPECT_EQ(bad, &chain.back());
+  ibv_qp* qp = make_qp(IBV_QPT_RC, srq);
+  ASSERT_EQ(to_init(qp), 0);
+  EXPECT_EQ(post_receive(qp, 1), EINVAL);
+  ibv_srq_attr limit{.max_wr = 0, .max_sge = 0, .srq_limit = 5};
+  EXPECT_EQ(ibv_modify_srq(srq, &limit, IBV_SRQ_LIMIT), EINVAL);
+  limit.srq_limit = 2;
+  EXPECT_EQ(ibv_modify_srq(srq, &limit, IBV_SRQ_LIMIT), 0);
+  ASSERT_EQ(ibv_query_srq(srq, &limit), 0);
+  EXPECT_EQ(limit.srq_limit, 2u);
+  EXPECT_EQ(limit.max_wr, 4u);
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
+  EXPECT_EQ(ibv_destroy_srq(srq), 0);
+}
+
+// --- data
+
+TEST_F(Verbs, SendArrives) {
+  ibv_mr* mr = ibv_reg_mr(pd, buffer.data(), buffer.size(), IBV_ACCESS_LOCAL_WRITE);
+  ibv_qp* qp = make_connected();
+  ASSERT_EQ(post_receive(qp, 1, mr, 4096), 0);
+  std::strcpy(buffer.data(), "a message");
+  ibv_sge sge{reinterpret_cast<std::uintptr_t>(buffer.data()), 10, mr->lkey};
+  ASSERT_EQ(post_send(qp, 2, &sge), 0);
+  for (const ibv_wc& wc : completions(2)) {
+    EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+    EXPECT_EQ(wc.qp_num, qp->qp_num);
+    if (wc.opcode == IBV_WC_RECV) {
+      EXPECT_EQ(wc.wr_id, 1u);
+      EXPECT_EQ(wc.byte_len, 10u);
+    } else {
+      EXPECT_EQ(wc.opcode, IBV_WC_SEND);
+      EXPECT_EQ(wc.wr_id, 2u);
+    }
+  }
+  EXPECT_STREQ(buffer.data() + 4096, "a message");
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
+  EXPECT_EQ(ibv_dereg_mr(mr), 0);
+}
+
+// C05, C06
+TEST_F(Verbs, InlineData) {
+  ibv_mr* mr = ibv_reg_mr(pd, buffer.data(), buffer.size(), IBV_ACCESS_LOCAL_WRITE);
+  ibv_qp* qp = make_connected();
+  ibv_sge sge{reinterpret_cast<std::uintptr_t>(buffer.data()), 65, 0xdeadbeef};
+  EXPECT_EQ(post_send(qp, 1, &sge, IBV_SEND_INLINE), ENOMEM);
+  ASSERT_EQ(post_receive(qp, 1, mr, 4096), 0);
+  std::strcpy(buffer.data(), "original");
+  sge.length = 9;
+  ASSERT_EQ(post_send(qp, 2, &sge, IBV_SEND_INLINE), 0);
+  std::memset(buffer.data(), 'x', 64);
+  for (const ibv_wc& wc : completions(2)) EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+  EXPECT_STREQ(buffer.data() + 4096, "original");
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
+  EXPECT_EQ(ibv_dereg_mr(mr), 0);
+}
+
+// C13, C12: what is posted in the error state is flushed, in order.
+TEST_F(Verbs, PostingInErrorIsFlushed) {
+  ibv_qp* qp = make_connected();
+  ASSERT_EQ(to_error(qp), 0);
+  for (std::uint64_t i = 1; i <= 3; ++i) ASSERT_EQ(post_receive(qp, i), 0);
+  for (std::uint64_t i = 1; i <= 3; ++i) ASSERT_EQ(post_send(qp, 10 + i, nullptr), 0);
+  std::vector<std::uint64_t> receives, sends;
+  for (const ibv_wc& wc : completions(6)) {
+    EXPECT_EQ(wc.status, IBV_WC_WR_FLUSH_ERR);
+    (wc.wr_id > 10 ? sends : receives).push_back(wc.wr_id);
+  }
+  EXPECT_THAT(receives, testing::ElementsAre(1, 2, 3));
+  EXPECT_THAT(sends, testing::ElementsAre(11, 12, 13));
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
+}
+
+// C19: a slot is free again when its completion was polled.
+TEST_F(Verbs, SendQueueIsBounded) {
+  ibv_qp* qp = make_connected();
+  ibv_send_wr wr[9]{}, *bad = nullptr;
+  for (int i = 0; i < 9; ++i) {
+    wr[i].opcode = IBV_WR_SEND;
+    wr[i].next = i < 8 ? &wr[i + 1] : nullptr;
+  }
+  EXPECT_EQ(ibv_post_send(qp, wr, &bad), ENOMEM);
+  EXPECT_EQ(bad, &wr[8]);
+  for (int i = 0; i < 8; ++i) ASSERT_EQ(post_receive(qp, i), 0);
+  completions(16);
+  EXPECT_EQ(post_send(qp, 1, nullptr), 0);
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
+}
+
+TEST_F(Verbs, ExtendedPosting) {
+  ibv_qp_init_attr_ex a{};
+  a.send_cq = a.recv_cq = cq;
+  a.cap = init_attr().cap;
+  a.qp_type = IBV_QPT_RC;
+  a.sq_sig_all = 1;
+  a.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+  a.pd = pd;
+  a.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+  ibv_qp* plain = make_qp();
+  EXPECT_EQ(ibv_qp_to_qp_ex(plain), nullptr);
+  EXPECT_EQ(ibv_destroy_qp(plain), 0);
+  ibv_qp* qp = ibv_create_qp_ex(context, &a);
+  ASSERT_TRUE(qp);
+  ibv_qp_ex* ex = ibv_qp_to_qp_ex(qp);
+  ASSERT_TRUE(ex);
+  ASSERT_EQ(to_init(qp), 0);
+  ASSERT_EQ(to_rtr(qp, qp->qp_num), 0);
+  ASSERT_EQ(to_rts(qp), 0);
+  ibv_mr* mr = ibv_reg_mr(pd, buffer.data(), buffer.size(), IBV_ACCESS_LOCAL_WRITE);
+  ASSERT_EQ(post_receive(qp, 1, mr, 4096), 0);
+  ibv_wr_start(ex);
+  ibv_wr_send(ex);
+  ibv_wr_abort(ex);
+  ibv_wr_start(ex);
+  ex->wr_id = 2;
+  ex->wr_flags = IBV_SEND_SIGNALED;
+  ibv_wr_send_imm(ex, htonl(0x01020304));
+  ibv_data_buf pieces[] = {{const_cast<char*>("two "), 4}, {const_cast<char*>("pieces"), 7}};
+  ibv_wr_set_inline_data_list(ex, 2, pieces);
+  ASSERT_EQ(ibv_wr_complete(ex), 0);
+  for (const ibv_wc& wc : completions(2)) {
+    EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+    if (wc.opcode == IBV_WC_RECV) {
+      EXPECT_TRUE(wc.wc_flags & IBV_WC_WITH_IMM);
+      EXPECT_EQ(ntohl(wc.imm_data), 0x01020304u);
+    }
+  }
+  EXPECT_STREQ(buffer.data() + 4096, "two pieces");
+  ibv_wr_start(ex);
+  for (int i = 0; i < 9; ++i) ibv_wr_send(ex);  // one more than the queue holds: none is posted
+  EXPECT_EQ(ibv_wr_complete(ex), ENOMEM);
+  EXPECT_EQ(post_send(qp, 3, nullptr), 0);
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
+  EXPECT_EQ(ibv_dereg_mr(mr), 0);
+}
+
+// --- events
+
+struct Events : Verbs {
+  ibv_comp_channel* channel = nullptr;
+  ibv_cq* plain = nullptr;
+  void SetUp() override {
+    Verbs::SetUp();
+    channel = ibv_create_comp_channel(context);
+    ASSERT_TRUE(channel);
+    plain = cq;
+    cq = ibv_create_cq(context, 64, this, channel, 0);
+    ASSERT_TRUE(cq);
+  }
+  void TearDown() override {
+    EXPECT_EQ(ibv_destroy_cq(cq), 0);
+    EXPECT_EQ(ibv_destroy_comp_channel(channel), 0);
+    cq = plain;
+    Verbs::TearDown();
+  }
+  static bool readable(int fd, int milliseconds) {
+    pollfd p{fd, POLLIN, 0};
+    return ::poll(&p, 1, milliseconds) == 1;
+  }
+};
+
+// C28: arming is one-shot, and what is there already raises nothing.
+TEST_F(Events, OneEventForOneArming) {
+  ibv_qp* qp = make_connected();
+  ASSERT_EQ(ibv_req_notify_cq(cq, 0), 0);
+  ASSERT_EQ(post_receive(qp, 1), 0);
+  ASSERT_EQ(post_send(qp, 2, nullptr), 0);
+  ibv_cq* who = nullptr;
+  void* what = nullptr;
+  ASSERT_EQ(ibv_get_cq_event(channel, &who, &what), 0);
+  EXPECT_EQ(who, cq);
+  EXPECT_EQ(what, this);
+  ibv_ack_cq_events(cq, 1);
+  completions(2);
+  fcntl(channel->fd, F_SETFL, O_NONBLOCK);
+  EXPECT_EQ(ibv_get_cq_event(channel, &who, &what), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
+}
+
+// destroy_cq waits for the acknowledgement of every event that was read, and for no other.
+TEST_F(Events, DestroyWaitsForAcknowledgements) {
+  ibv_cq* own = ibv_create_cq(context, 8, nullptr, channel, 0);
+  std::swap(own, cq);
+  ibv_qp* qp = make_connected();
+  std::swap(own, cq);
+  ASSERT_EQ(ibv_req_notify_cq(own, 0), 0);
+  ASSERT_EQ(to_error(qp), 0);
+  ASSERT_EQ(post_send(qp, 1, nullptr), 0);
+  ibv_cq* who;
+  void* what;
+  ASSERT_EQ(ibv_get_cq_event(channel, &who, &what), 0);
+  ASSERT_EQ(ibv_req_notify_cq(own, 0), 0);
+  ASSERT_EQ(post_send(qp, 2, nullptr), 0);
+  ASSERT_TRUE(readable(channel->fd, 10'000));  // never read: destroy takes it away
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
+  auto done = std::async(std::launch::async, [&] { return ibv_destroy_cq(own); });
+  EXPECT_EQ(done.wait_for(100ms), std::future_status::timeout);
+  ibv_ack_cq_events(who, 1);
+  EXPECT_EQ(done.get(), 0);
+  EXPECT_FALSE(readable(channel->fd, 0));
+}
+
+TEST_F(Events, AsynchronousEventOfAQp) {
+  ibv_srq_init_attr a{.srq_context = nullptr, .attr = {.max_wr = 4, .max_sge = 1, .srq_limit = 0}};
+  ibv_srq* srq = ibv_create_srq(pd, &a);
+  ibv_qp* qp = make_qp(IBV_QPT_RC, srq);
+  ASSERT_EQ(to_init(qp), 0);
+  ASSERT_EQ(to_rtr(qp, qp->qp_num), 0);
+  ASSERT_EQ(to_rts(qp), 0);
+  ASSERT_EQ(to_error(qp), 0);
+  ASSERT_TRUE(readable(context->async_fd, 10'000));
+  ibv_async_event event;
+  ASSERT_EQ(ibv_get_async_event(context, &event), 0);
+  EXPECT_EQ(event.event_type, IBV_EVENT_QP_LAST_WQE_REACHED);
+  EXPECT_EQ(event.element.qp, qp);
+  auto done = std::async(std::launch::async, [&] { return ibv_destroy_qp(qp); });
+  EXPECT_EQ(done.wait_for(100ms), std::future_status::timeout);
+  ibv_ack_async_event(&event);
+  EXPECT_EQ(done.get(), 0);
+  EXPECT_EQ(ibv_destroy_srq(srq), 0);
+}
+
+TEST_F(Verbs, ExtendedPolling) {
+  ibv_cq_init_attr_ex a{};
+  a.cqe = 16;
+  a.wc_flags = IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP;
+  ibv_cq_ex* ex = ibv_create_cq_ex(context, &a);
+  ASSERT_TRUE(ex);
+  ibv_poll_cq_attr none{};
+  EXPECT_EQ(ibv_start_poll(ex, &none), ENOENT);
+  ibv_cq* plain = cq;
+  cq = ibv_cq_ex_to_cq(ex);
+  ibv_qp* qp = make_connected();
+  ASSERT_EQ(to_error(qp), 0);
+  ASSERT_EQ(post_send(qp, 5, nullptr), 0);
+  ASSERT_EQ(post_send(qp, 6, nullptr), 0);
+  ASSERT_EQ(ibv_start_poll(ex, &none), 0);
+  EXPECT_EQ(ex->wr_id, 5u);
+  EXPECT_EQ(ex->status, IBV_WC_WR_FLUSH_ERR);
+  EXPECT_NE(ibv_wc_read_completion_ts(ex), 0u);
+  ASSERT_EQ(ibv_next_poll(ex), 0);
+  EXPECT_EQ(ex->wr_id, 6u);
+  EXPECT_EQ(ibv_next_poll(ex), ENOENT);
+  ibv_end_poll(ex);
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
+  EXPECT_EQ(ibv_destroy_cq(cq), 0);
+  cq = plain;
+  a.wc_flags = IBV_WC_EX_WITH_TM_INFO;
+  errno = 0;
+  EXPECT_EQ(ibv_create_cq_ex(context, &a), nullptr);
+  EXPECT_EQ(errno, EOPNOTSUPP);
+}
+
+// --- fork (C64): what was inherited is dead, and the child may open its own.
+TEST_F(Verbs, ForkedChild) {
+  EXPECT_EQ(ibv_fork_init(), 0);
+  EXPECT_EQ(ibv_is_fork_initialized(), IBV_FORK_UNNEEDED);
+  const pid_t child = fork();
+  if (child == 0) {
+    ibv_device_attr a;
+    if (ibv_query_device(context, &a) != EIO) _exit(1);
+    if (ibv_alloc_pd(context)) _exit(2);
+    ibv_device** own_list = ibv_get_device_list(nullptr);
+    ibv_context* own = own_list && own_list[0] ? ibv_open_device(own_list[0]) : nullptr;
+    if (!own) _exit(3);
+    ibv_pd* own_pd = ibv_alloc_pd(own);
+    if (!own_pd || ibv_dealloc_pd(own_pd)) _exit(4);
+    _exit(ibv_close_device(own) ? 5 : 0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  ibv_device_attr a;
+  EXPECT_EQ(ibv_query_device(context, &a), 0);
+}
+
+// --- names
+
+TEST(Symbols, WhatNcclLooksUp) {
+  void* library = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD);
+  ASSERT_TRUE(library);
+  for (const char* name :
+       {"ibv_get_device_list", "ibv_free_device_list", "ibv_get_device_name", "ibv_open_device", "ibv_close_device",
+        "ibv_get_async_event", "ibv_ack_async_event", "ibv_query_device", "ibv_query_port", "ibv_query_gid",
+        "ibv_query_qp", "ibv_alloc_pd", "ibv_dealloc_pd", "ibv_reg_mr", "ibv_dereg_mr", "ibv_create_cq",
+        "ibv_destroy_cq", "ibv_create_qp", "ibv_modify_qp", "ibv_destroy_qp", "ibv_fork_init", "ibv_event_type_str"})
+    EXPECT_TRUE(dlvsym(library, name, "IBVERBS_1.1")) << name;
+  EXPECT_TRUE(dlvsym(library, "ibv_reg_mr_iova2", "IBVERBS_1.8"));
+  EXPECT_TRUE(dlvsym(library, "ibv_reg_dmabuf_mr", "IBVERBS_1.12"));
+  EXPECT_TRUE(dlvsym(library, "ibv_query_port_speed", "IBVERBS_1.16"));
+  for (const char* node : {"34", "57", "59", "64", "65"})
+    EXPECT_TRUE(dlvsym(library, "ibv_query_gid_type", (std::string("IBVERBS_PRIVATE_") + node).c_str())) << node;
+  dlclose(library);
+}
+
+TEST(Rates, ThereAndBack) {
+  EXPECT_EQ(ibv_rate_to_mult(IBV_RATE_5_GBPS), 2);
+  EXPECT_EQ(mult_to_ibv_rate(2), IBV_RATE_5_GBPS);
+  EXPECT_EQ(ibv_rate_to_mbps(IBV_RATE_100_GBPS), 103125);
+  EXPECT_EQ(mbps_to_ibv_rate(103125), IBV_RATE_100_GBPS);
+  EXPECT_EQ(ibv_rate_to_mult(static_cast<ibv_rate>(99)), -1);
+  EXPECT_STREQ(ibv_wc_status_str(IBV_WC_SUCCESS), "success");
+  EXPECT_STREQ(ibv_wc_status_str(static_cast<ibv_wc_status>(999)), "unknown");
+}
+
+}  // namespace
