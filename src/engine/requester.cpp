@@ -132,7 +132,10 @@ Requester::Gate Requester::gate(SendWqe& wqe) {
   if (!(wqe.started ? may_continue : may_start)) return Gate::wait_event;
   if (q_.req.waiting_rnr || q_.req.blocked_on_error) return Gate::wait_event;
   if (q_.type == QpType::rc && q_.req.psn - q_.comp.una >= max_outstanding) return Gate::wait_event;
-  if (!wqe.started && gate_start(wqe) != Gate::open) return Gate::wait_event;
+  if (!wqe.started) {
+    if (gate_start(wqe) != Gate::open) return Gate::wait_event;
+    wqe.packets = packets_of(wqe, q_.mtu);  // room is asked for by packets
+  }
   if (needs_response(wqe.opcode) && q_.req.psn == q_.req.highest &&
       q_.req.reads_outstanding >= q_.attr.max_rd_atomic && q_.attr.max_rd_atomic)
     return Gate::wait_event;
@@ -172,7 +175,6 @@ Requester::Gate Requester::gate_room(const SendWqe& wqe) {
 
 void Requester::start(SendWqe& wqe) {
   wqe.first_psn = q_.req.psn;
-  wqe.packets = packets_of(wqe, q_.mtu);
   wqe.started = true;
 }
 
