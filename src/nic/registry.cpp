@@ -206,7 +206,7 @@ void Registry::after_fork_in_child() {
     impl.running = false;
     impl.delivery.unlock();
     impl.abandon();
-    r.inherited_.push_back(std::move(impl.client));
+    impl.client.reset();  // which only closes descriptors; the slot is the parent's
   }
   r.devices_.clear();
   r.client_.reset();

@@ -42,7 +42,6 @@ class Registry {
   std::condition_variable_any closed_;
   std::map<std::string, Entry> devices_;
   std::weak_ptr<daemon::Client> client_;
-  std::vector<std::shared_ptr<daemon::Client>> inherited_;  // the parents' clients
 };
 
 }  // namespace adverb::nic
