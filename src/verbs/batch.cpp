@@ -16,10 +16,14 @@ using engine::QpType;
 using engine::SendWqe;
 using engine::WrOpcode;
 
-Batch::Batch(const ibv_qp_cap& cap)
+std::uint32_t inline_room(const ibv_qp_cap& cap, std::uint64_t ops) {
+  return ops & IBV_QP_EX_WITH_ATOMIC_WRITE ? std::max(cap.max_inline_data, 8u) : cap.max_inline_data;
+}
+
+Batch::Batch(const ibv_qp_cap& cap, std::uint64_t ops)
     : capacity(cap.max_send_wr),
       max_sge(cap.max_send_sge),
-      max_inline(cap.max_inline_data),
+      max_inline(inline_room(cap, ops)),
       wqes(std::make_unique<SendWqe[]>(capacity)),
       sges(std::make_unique_for_overwrite<engine::Sge[]>(std::size_t{capacity} * max_sge)),
       inline_data(std::make_unique_for_overwrite<std::uint8_t[]>(std::size_t{capacity} * max_inline)) {}
@@ -117,7 +121,7 @@ void atomic_write(ibv_qp_ex* q, std::uint32_t rkey, std::uint64_t address, const
   Batch& b = batch_of(q);
   SendWqe* w = b.last();
   if (!w) return;
-  if (b.max_inline < 8) return b.refuse_with(EINVAL, "ATOMIC WRITE needs max_inline_data of 8");
+  if (b.max_inline < 8) return b.refuse_with(EINVAL, "the QP was not made for ATOMIC WRITE");
   std::memcpy(b.inline_of_last(), value, 8);
   w->flags |= engine::send_inline;
   w->length = 8;
@@ -189,7 +193,7 @@ int complete(ibv_qp_ex* q) {
   if (!refusal) refusal = post(qp, b);
   const bool posted = !refusal && b.count;
   b.mutex.unlock();
-  if (posted) qp.context->device->doorbell(*qp.pair);
+  if (posted) ring(qp);
   if (refusal) log_refusal(qp, refusal);
   return refusal.error;
 }
@@ -222,7 +226,7 @@ void set_unsupported(ibv_qp_ex& q) {
 int init_batch(Qp& qp, engine::QpType type, std::uint64_t ops) {
   const std::uint64_t supported = type == QpType::rc ? rc_ops : type == QpType::uc ? uc_ops : ud_ops;
   if (ops & ~supported) return EOPNOTSUPP;
-  qp.batch = std::make_unique<Batch>(qp.cap);
+  qp.batch = std::make_unique<Batch>(qp.cap, ops);
   ibv_qp_ex& q = qp.ext.ex;
   q.wr_atomic_cmp_swp = atomic_cmp_swp;
   q.wr_atomic_fetch_add = atomic_fetch_add;

@@ -22,9 +22,12 @@ Refusal check_state(const engine::QueuePair&);
 // num_sge counts the elements of the list, or is 0 for inline data.
 Refusal check_request(const Qp&, engine::WrOpcode, unsigned flags, std::uint64_t num_sge, std::uint64_t length);
 void log_refusal(const Qp&, const Refusal&);
+void ring(Qp&);  // the doorbell, after the queue's lock was let go
+// Bytes of inline data that a WQE has room for: the operand of ATOMIC WRITE travels in the WQE, whatever max_inline_data is.
+std::uint32_t inline_room(const ibv_qp_cap&, std::uint64_t ops);
 
 struct Batch {
-  explicit Batch(const ibv_qp_cap&);
+  Batch(const ibv_qp_cap&, std::uint64_t ops);
   void start();
   // A new request of that kind with wr_id and flags from the public structure; null when there is no room.
   engine::SendWqe* add(const ibv_qp_ex&, engine::WrOpcode);

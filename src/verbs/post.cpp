@@ -122,9 +122,17 @@ Refusal check_request(const Qp& qp, WrOpcode opcode, unsigned flags, std::uint64
   if (length > max_msg_size) return {EINVAL, "message longer than max_msg_sz"};
   if (flags & IBV_SEND_INLINE) {
     if (!(bit(opcode) & inline_opcodes)) return {EINVAL, "this operation has no inline data"};
-    if (length > qp.cap.max_inline_data) return {ENOMEM, "inline data longer than max_inline_data"};
+    const bool operand = opcode == WrOpcode::atomic_write;  // has its own room
+    if (length > (operand ? qp.pair->sq->max_inline() : qp.cap.max_inline_data))
+      return {ENOMEM, "inline data longer than max_inline_data"};
   }
   return {};
+}
+
+// A thread that is cancelled while it transmits would keep the engine.
+void ring(Qp& qp) {
+  NotCancelled guard;
+  qp.context->device->doorbell(*qp.pair);
 }
 
 void log_refusal(const Qp& qp, const Refusal& r) {
@@ -145,7 +153,7 @@ int post_send(ibv_qp* q, ibv_send_wr* wr, ibv_send_wr** bad) {
       wr = wr->next;
     }
   }
-  if (posted) qp.context->device->doorbell(pair);
+  if (posted) ring(qp);
   if (!refusal) return 0;
   *bad = wr;
   log_refusal(qp, refusal);
@@ -180,7 +188,7 @@ int post_recv(ibv_qp* q, ibv_recv_wr* wr, ibv_recv_wr** bad) {
     }
   }
   // A receive queue in the error state is flushed by the engine, which learns of new entries by the doorbell.
-  if (pair.state.load(std::memory_order_seq_cst) == QpState::error) qp.context->device->doorbell(pair);
+  if (pair.state.load(std::memory_order_seq_cst) == QpState::error) ring(qp);
   if (error) *bad = wr;
   return error;
 }

@@ -111,7 +111,7 @@ ibv_qp* create_qp(ibv_context* c, ibv_qp_init_attr_ex& a, std::uint64_t ops) {
                             .max_recv_wr = qp->cap.max_recv_wr,
                             .max_send_sge = qp->cap.max_send_sge,
                             .max_recv_sge = qp->cap.max_recv_sge,
-                            .max_inline = qp->cap.max_inline_data,
+                            .max_inline = inline_room(qp->cap, ops),
                             .sq_sig_all = qp->sq_sig_all,
                             .user = qp.get()};
   qp->pair = context->device->with_engine([&](engine::Engine& e, Instant) { return e.create_qp(init); });
