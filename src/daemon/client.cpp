@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -66,29 +65,34 @@ struct HeldPool {
   std::uint32_t flags = 0;
 };
 
-// A daemon that was asked to start; reaped when it listens.
+// A daemon that was asked to start.
 class Launcher {
  public:
-  ~Launcher() { running(); }
   bool running() {
-    if (pid_ > 0 && ::waitpid(pid_, &status_, WNOHANG | __WALL) != 0) pid_ = 0;
-    return pid_ > 0;
+    if (!report_) return false;
+    char text[256];
+    const ssize_t n = ::read(report_.get(), text, sizeof text);
+    if (n > 0) complaint_.append(text, static_cast<std::size_t>(n));
+    if (n == 0 || now_ms() >= give_up_) report_.reset();
+    return static_cast<bool>(report_);
   }
   std::expected<void, ClientError> start() {
     if (running() || now_ms() < next_) return {};
     next_ = now_ms() + launch_pause_ms;
-    auto pid = launch_daemon();
-    if (!pid) return std::unexpected(pid.error());
-    pid_ = *pid;
-    status_ = 0;
+    give_up_ = now_ms() + patience_ms / 2;
+    complaint_.clear();
+    auto report = launch_daemon();
+    if (!report) return std::unexpected(report.error());
+    report_ = std::move(*report);
     return {};
   }
-  int exit_status() const { return WIFEXITED(status_) ? WEXITSTATUS(status_) : -1; }
-  void forget() { pid_ = 0; }  // in a forked child
+  // What it said instead of listening, first line.
+  std::string complaint() const { return complaint_.substr(0, complaint_.find('\n')); }
 
  private:
-  int pid_ = 0, status_ = 0;
-  long long next_ = 0;
+  Descriptor report_;
+  std::string complaint_;
+  long long next_ = 0, give_up_ = 0;
 };
 
 }  // namespace
@@ -177,7 +181,6 @@ std::optional<Reply> Client::State::transact(Request request, Descriptors& descr
 }
 
 std::expected<void, ClientError> Client::State::reach_daemon(long long deadline) {
-  bool launched = false;
   int error = 0;
   while (now_ms() < deadline) {
     Descriptor socket = connect_abstract(SOCK_SEQPACKET, daemon_name(::geteuid()));
@@ -190,13 +193,9 @@ std::expected<void, ClientError> Client::State::reach_daemon(long long deadline)
     if (error != EAGAIN && !nobody_listens(error))
       return fail(error, fmt::format("cannot reach adverbd: {}", std::strerror(error)));
     if (nobody_listens(error) && !launcher.running()) {
-      if (launched && launcher.exit_status() != 0)
-        return fail(
-            ECHILD,
-            fmt::format("adverbd ended with status {}; run `adverbd --foreground` to see why",
-                        launcher.exit_status()));
+      if (const auto why = launcher.complaint(); !why.empty())
+        return fail(ECHILD, "adverbd did not start: " + why);
       if (auto ok = launcher.start(); !ok) return ok;
-      launched = true;
     }
     sleep_ms(1);
   }
@@ -291,10 +290,7 @@ Client::Client() : state_(std::make_unique<State>()) {}
 
 Client::~Client() {
   State& s = *state_;
-  if (s.pid != ::getpid()) {  // the slot is the parent's
-    s.launcher.forget();
-    return;
-  }
+  if (s.pid != ::getpid()) return;  // a forked child: the slot is the parent's
   std::lock_guard lock(s.mutex);
   if (!s.connection) return;
   Request goodbye;

@@ -70,15 +70,29 @@ std::vector<std::string> daemon_environment() {
   return out;
 }
 
+constexpr std::size_t stack_bytes = 32 << 10;  // each
+
 struct Start {
   const char* path;
   char* const* argv;
   char* const* envp;
+  int report;          // becomes the daemon's stderr until it detaches
+  char* second_stack;  // its top
   volatile int error;
 };
 
-// Runs in the parent's memory while the parent waits (as posix_spawn does it): system calls only.
-__attribute__((no_sanitize("address", "undefined", "thread"))) int child(void* argument) {
+// Both run in the parent's memory while the parent waits (as posix_spawn does it): system calls
+// only.
+__attribute__((no_sanitize("address", "undefined", "thread"))) int execute(void* argument) {
+  auto* start = static_cast<Start*>(argument);
+  ::execve(start->path, start->argv, start->envp);
+  start->error = errno;
+  ::_exit(127);
+}
+
+// exec makes a child's end raise SIGCHLD whatever clone() said, so the one that execs is a
+// grandchild.
+__attribute__((no_sanitize("address", "undefined", "thread"))) int prepare(void* argument) {
   auto* start = static_cast<Start*>(argument);
   for (int s = 1; s < NSIG; ++s) {
     struct sigaction action;
@@ -90,8 +104,9 @@ __attribute__((no_sanitize("address", "undefined", "thread"))) int child(void* a
   }
   int null = ::open("/dev/null", O_RDWR);
   if (null < 0) null = ::open("/", O_RDONLY | O_DIRECTORY);
-  for (int fd = 0; fd < 3; ++fd)
-    if (fd != null) ::dup2(null, fd);
+  ::dup2(null, 0);
+  ::dup2(null, 1);
+  ::dup2(start->report, 2);
   if (::syscall(SYS_close_range, 3u, ~0u, 0u) < 0)
     for (int fd = 3; fd < 65536; ++fd) ::close(fd);
   if (::chdir("/") < 0) { /* it stays where it is */
@@ -99,9 +114,9 @@ __attribute__((no_sanitize("address", "undefined", "thread"))) int child(void* a
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  ::execve(start->path, start->argv, start->envp);
-  start->error = errno;
-  ::_exit(127);
+  if (::clone(execute, start->second_stack, CLONE_VM | CLONE_VFORK, start) < 0)
+    start->error = errno;
+  ::_exit(0);
 }
 
 std::vector<char*> pointers(std::vector<std::string>& strings) {
@@ -130,34 +145,34 @@ std::expected<std::string, ClientError> find_daemon() {
                           directory.empty() ? "this library" : directory)});
 }
 
-std::expected<int, ClientError> launch_daemon() {
+std::expected<Descriptor, ClientError> launch_daemon() {
   auto path = find_daemon();
   if (!path) return std::unexpected(path.error());
   std::vector<std::string> arguments{"adverbd"}, environment = daemon_environment();
   auto argv = pointers(arguments), envp = pointers(environment);
-  Start start{path->c_str(), argv.data(), envp.data(), 0};
-
-  constexpr std::size_t stack_bytes = 64 << 10;
-  void* stack = ::mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
-  if (stack == MAP_FAILED)
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0)
+    return std::unexpected(ClientError{errno, "too many open files to start adverbd"});
+  Descriptor report(ends[0]), low(ends[1]), in(::fcntl(low.get(), F_DUPFD_CLOEXEC, 3));
+  void* stacks = ::mmap(nullptr, 2 * stack_bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+  if (stacks == MAP_FAILED)
     return std::unexpected(ClientError{ENOMEM, "no memory to start adverbd"});
+  char* first = static_cast<char*>(stacks) + stack_bytes;
+  Start start{path->c_str(), argv.data(), envp.data(), in.get(), first + stack_bytes, 0};
   sigset_t all, before;
   sigfillset(&all);
   ::pthread_sigmask(SIG_BLOCK, &all, &before);
   // No exit signal: the application's SIGCHLD handler and its wait() never see this child.
-  const int pid =
-      ::clone(child, static_cast<char*>(stack) + stack_bytes, CLONE_VM | CLONE_VFORK, &start);
-  const int clone_error = errno;
+  const int pid = ::clone(prepare, first, CLONE_VM | CLONE_VFORK, &start);
+  const int error = pid < 0 ? errno : start.error;
+  if (pid > 0) ::waitpid(pid, nullptr, __WALL);
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  ::munmap(stack, stack_bytes);
-  if (start.error) ::waitpid(pid, nullptr, __WALL);
-  if (pid < 0 || start.error) {
-    const int error = pid < 0 ? clone_error : start.error;
+  ::munmap(stacks, 2 * stack_bytes);
+  if (error)
     return std::unexpected(
         ClientError{error, fmt::format("{} cannot be started: {}", *path, std::strerror(error))});
-  }
-  return pid;
+  return report;
 }
 
 }  // namespace adverb::daemon

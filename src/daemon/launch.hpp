@@ -7,14 +7,15 @@
 #include <string>
 
 #include "daemon/client.hpp"
+#include "daemon/descriptors.hpp"
 
 namespace adverb::daemon {
 
 // Where adverbd is: ADVERB_DAEMON, else beside the library or executable that holds this code.
 std::expected<std::string, ClientError> find_daemon();
 
-// Starts it.  The returned process ends with status 0 once a daemon listens (that one or another
-// that was faster); reap it with waitpid(pid, ..., __WALL).
-std::expected<int, ClientError> launch_daemon();
+// Starts it.  The pipe ends (reads 0) once a daemon listens, that one or another that was faster;
+// what comes before is why it did not start.
+std::expected<Descriptor, ClientError> launch_daemon();
 
 }  // namespace adverb::daemon

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// adverbd: started on demand by the library, gone a second after its last client.
+// adverbd: started on demand by the library, gone a second after its last client.  Until it
+// detaches, its stderr is the library's pipe: the end of that says that a daemon listens.
 #include <errno.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -80,7 +81,6 @@ int serve(bool foreground) {
       break;
   }
   if (!foreground) {
-    // Whoever started us waits for this end: from here on the name is bound.
     const pid_t child = ::fork();
     if (child < 0) return 1;
     if (child > 0) ::_exit(0);

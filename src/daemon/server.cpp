@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -17,6 +18,7 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <system_error>
 
 #include "daemon/vault.hpp"
 #include "port/steering.hpp"
@@ -499,12 +501,35 @@ Server::Pool* Server::find_pool(const Gid& gid, unsigned ifindex) {
   return nullptr;
 }
 
-void Server::add_pool(Pool pool) {
-  pools_.push_back(std::make_unique<Pool>(std::move(pool)));
+void Server::add_pool(std::unique_ptr<Pool> fresh) {
+  Pool& pool = *pools_.emplace_back(std::move(fresh));
   const std::size_t index = pools_.size() - 1;
-  for (unsigned s = 0; s < slots_.size(); ++s)
-    if (s == 0 || slots_[s].state == Slot::free)
-      add_to_epoll(pools_[index]->sockets[s].get(), make_tag(tag_socket, index, s));
+  port::UdpPortConfig config;
+  config.slot = 0;
+  config.gro = false;
+  config.relay_name_prefix = table_->relay_prefix(::geteuid());
+  config.addresses.push_back(
+      {.gid = pool.gid,
+       .ifindex = pool.ifindex,
+       .receive_socket = ::fcntl(pool.sockets[0].get(), F_DUPFD_CLOEXEC, 3)});
+  try {
+    pool.strays = std::make_unique<port::UdpReceiver>(config, pool.counters);
+    add_to_epoll(pool.strays->wait_descriptor(), make_tag(tag_socket, index, 0));
+  } catch (const std::system_error& e) {  // out of descriptors: slot 0 fills up, the others go on
+    say("slot 0 of {}: {}", text_of(pool.gid), e.what());
+  }
+  for (unsigned s = 1; s < slots_.size(); ++s)
+    if (slots_[s].state == Slot::free)
+      add_to_epoll(pool.sockets[s].get(), make_tag(tag_socket, index, s));
+}
+
+void Server::receive_strays(Pool& pool) {
+  if (!pool.strays) return;
+  bool empty = false;
+  constexpr int turns = 256;                                              // then somebody else's
+  for (int i = 0; i < turns && !empty; ++i) pool.strays->receive(empty);  // QPN 0 and 1: nobody yet
+  auto& credit = table_->credit()[0];
+  if (empty) credit.consumed = credit.enqueued.load();
 }
 
 void Server::watch_free_sockets(unsigned slot, bool on) {
@@ -519,7 +544,8 @@ void Server::watch_free_sockets(unsigned slot, bool on) {
 
 void Server::on_socket(std::uint32_t index, unsigned slot) {
   if (index >= pools_.size() || slot >= slots_.size()) return;
-  if (slot != 0 && slots_[slot].state != Slot::free) return;
+  if (slot == 0) return receive_strays(*pools_[index]);
+  if (slots_[slot].state != Slot::free) return;
   constexpr int burst = 4096;  // then somebody else's turn
   if (!drain(pools_[index]->sockets[slot].get(), burst)) return;
   auto& credit = table_->credit()[slot];
@@ -533,7 +559,8 @@ void Server::hand_pool(std::uint32_t id, const Request& request, Descriptors& va
     c.pools.push_back(known);
     return;
   }
-  Pool pool;
+  auto fresh = std::make_unique<Pool>();
+  Pool& pool = *fresh;
   pool.gid = request.gid;
   pool.ifindex = request.ifindex;
   pool.steered = !(request.flags & flag_unsteered);
@@ -550,8 +577,45 @@ void Server::hand_pool(std::uint32_t id, const Request& request, Descriptors& va
   }
   pool.vaults = std::move(vaults);
   say("{} taken over", text_of(pool.gid));
-  add_pool(std::move(pool));
+  add_pool(std::move(fresh));
   c.pools.push_back(pools_.back().get());
+}
+
+// Makes the pool of an address, or answers the request (or keeps it for later) and returns null.
+Server::Pool* Server::make_pool(std::uint32_t id, const Request& request) {
+  Connection& c = connections_.at(id);
+  const auto count = static_cast<unsigned>(slots_.size());
+  auto made = port::create_pool(request.gid, request.ifindex, count);
+  if (!made) {
+    const auto& e = made.error();
+    // Clients of the last adverbd may hold it, and hand it over any moment.
+    const bool handover = predecessors_ && e.kind == port::PoolError::address_in_use;
+    if (!c.pending) c.pending_deadline = now_ms() + handover_ms;
+    if (handover && now_ms() < c.pending_deadline) {
+      c.pending = request;
+      return nullptr;
+    }
+    const bool files = e.error == EMFILE || e.error == ENFILE;
+    const char* advice = files ? ": raise `ulimit -n` or lower ADVERB_SLOTS" : "";
+    refuse(id, request, e.error, e.message + advice);
+    return nullptr;
+  }
+  auto fresh = std::make_unique<Pool>();
+  fresh->gid = request.gid;
+  fresh->ifindex = request.ifindex;
+  fresh->steered = made->steered;
+  for (int fd : made->sockets) fresh->sockets.emplace_back(fd);
+  fresh->vaults = lock_away(made->sockets);
+  if (fresh->vaults.empty()) {
+    refuse(id, request, errno,
+           fmt::format(
+               "cannot keep {} sockets of {} open ({}): raise `ulimit -n` or lower ADVERB_SLOTS",
+               count, text_of(request.gid), std::strerror(errno)));
+    return nullptr;
+  }
+  add_pool(std::move(fresh));
+  say("{} opened", text_of(request.gid));
+  return pools_.back().get();
 }
 
 void Server::local_address(std::uint32_t id, const Request& request) {
@@ -559,37 +623,8 @@ void Server::local_address(std::uint32_t id, const Request& request) {
   if (!c.slot) return refuse(id, request, EINVAL, "take a slot first");
   const unsigned slot = c.slot;
   Pool* pool = find_pool(request.gid, request.ifindex);
-  if (!pool) {
-    auto made =
-        port::create_pool(request.gid, request.ifindex, static_cast<unsigned>(slots_.size()));
-    if (!made) {
-      const auto& e = made.error();
-      const bool handover = predecessors_ && e.kind == port::PoolError::address_in_use;
-      if (!c.pending) c.pending_deadline = now_ms() + handover_ms;
-      if (handover && now_ms() < c.pending_deadline) {
-        c.pending = request;
-        return;
-      }
-      const bool files = e.error == EMFILE || e.error == ENFILE;
-      return refuse(id, request, e.error,
-                    files ? e.message + ": raise `ulimit -n` or lower ADVERB_SLOTS" : e.message);
-    }
-    Pool fresh;
-    fresh.gid = request.gid;
-    fresh.ifindex = request.ifindex;
-    fresh.steered = made->steered;
-    for (int fd : made->sockets) fresh.sockets.emplace_back(fd);
-    fresh.vaults = lock_away(made->sockets);
-    if (fresh.vaults.empty())
-      return refuse(
-          id, request, errno,
-          fmt::format(
-              "cannot keep {} sockets of {} open ({}): raise `ulimit -n` or lower ADVERB_SLOTS",
-              slots_.size(), text_of(request.gid), std::strerror(errno)));
-    add_pool(std::move(fresh));
-    pool = pools_.back().get();
-    say("{} opened", text_of(pool->gid));
-  }
+  if (!pool) pool = make_pool(id, request);
+  if (!pool) return;
   if (std::find(c.pools.begin(), c.pools.end(), pool) == c.pools.end()) {
     constexpr int all = 1 << 16;  // what the last owner did not read
     drain(pool->sockets[slot].get(), all);

@@ -20,6 +20,7 @@
 #include "daemon/descriptors.hpp"
 #include "daemon/protocol.hpp"
 #include "daemon/slot_table.hpp"
+#include "port/udp_receiver.hpp"
 
 namespace adverb::daemon {
 
@@ -43,6 +44,10 @@ class Server {
     bool steered = true;
     Descriptors sockets;  // by slot
     Descriptors vaults;
+    // Slot 0: hands on what belongs to others (all of it where the kernel refused steering, and the
+    // rest of a bundle whose first segment was a stray).
+    port::PortCounters counters;
+    std::unique_ptr<port::UdpReceiver> strays;
   };
   struct Connection {
     Descriptor socket;
@@ -84,8 +89,10 @@ class Server {
   bool owner_lives(unsigned slot) const;
   bool relay_bound(unsigned slot) const;
   unsigned pick_free_slot();
+  Pool* make_pool(std::uint32_t id, const Request&);
   Pool* find_pool(const Gid&, unsigned ifindex);
-  void add_pool(Pool);
+  void add_pool(std::unique_ptr<Pool>);
+  void receive_strays(Pool&);
   void watch_free_sockets(unsigned slot, bool on);
   void drop_connection(std::uint32_t id);
   void reply(std::uint32_t id, const Request&, Reply, const std::vector<int>& descriptors = {});
