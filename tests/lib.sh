@@ -128,7 +128,7 @@ run_pair() {  # PROG [ARG...]; leaves server.out, client.out, server.json, clien
   fi
   [ "$status" = 0 ] || kill "$server" 2>/dev/null || true
   wait "$server" || { echo "the server ended with status $?" >>"$scratch/server.out"; status=1; }
-  ! grep -qi 'invalid data' "$scratch"/{server,client}.out || status=1
+  ! grep -qis 'invalid data' "$scratch"/{server,client}.out || status=1
   for side in server client; do
     [ "$(packets_in "$scratch/$side.json")" != 0 ] ||
       { echo "no packet in the counters of the $side" >>"$scratch/$side.out"; status=1; }
@@ -139,8 +139,7 @@ run_pair() {  # PROG [ARG...]; leaves server.out, client.out, server.json, clien
 
 # The figure of the last run's client: MiB/s, or microseconds.
 figure() {
-  awk '/ sec.*usec\/iter/ { next }
-       /usec\/iter/ { print $6 " us/iter"; found = 1; exit }
+  awk '/usec\/iter/ { print $7 " us/iter"; found = 1; exit }
        /^ *#bytes/ { lat = /t_typical/; rate = /tps|BW average/ }
        /^ *[0-9]+ / { line = $0 }
        END {
