@@ -148,7 +148,7 @@ std::expected<std::string, ClientError> find_daemon() {
 std::expected<Descriptor, ClientError> launch_daemon() {
   auto path = find_daemon();
   if (!path) return std::unexpected(path.error());
-  std::vector<std::string> arguments{"adverbd"}, environment = daemon_environment();
+  std::vector<std::string> arguments{"adverbd", "--no-fork"}, environment = daemon_environment();
   auto argv = pointers(arguments), envp = pointers(environment);
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0)

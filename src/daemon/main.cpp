@@ -27,6 +27,7 @@ constexpr const char* help =
     "client.\n"
     "\n"
     "  --foreground  stay attached and say what happens\n"
+    "  --no-fork     detach without a second process (the library starts it so)\n"
     "  --system      serve all users (not there yet)\n"
     "  --version     print the version\n"
     "  --help        print this\n"
@@ -65,7 +66,7 @@ void detach() {
   }
 }
 
-int serve(bool foreground) {
+int serve(bool foreground, bool may_fork) {
   ::signal(SIGPIPE, SIG_IGN);
   if (!foreground) ::syscall(SYS_close_range, 3u, ~0u, 0u);
   raise_descriptor_limit();
@@ -81,7 +82,7 @@ int serve(bool foreground) {
       break;
   }
   if (!foreground) {
-    const pid_t child = ::fork();
+    const pid_t child = may_fork ? ::fork() : 0;
     if (child < 0) return 1;
     if (child > 0) ::_exit(0);
     detach();
@@ -93,11 +94,13 @@ int serve(bool foreground) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  bool foreground = false;
+  bool foreground = false, may_fork = true;
   for (int i = 1; i < argc; ++i) {
     const std::string_view a(argv[i]);
     if (a == "--foreground") {
       foreground = true;
+    } else if (a == "--no-fork") {
+      may_fork = false;
     } else if (a == "--version") {
       fmt::print("adverbd {}\n", ADVERB_VERSION);
       return 0;
@@ -114,7 +117,7 @@ int main(int argc, char** argv) {
     }
   }
   try {
-    return serve(foreground);
+    return serve(foreground, may_fork);
   } catch (const std::exception& e) {
     fmt::print(stderr, "adverbd: {}\n", e.what());
     return 1;
