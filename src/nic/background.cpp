@@ -69,22 +69,26 @@ void Device::Impl::stop() {
 void Device::Impl::run_background() {
   prctl(PR_SET_TIMERSLACK, 10'000UL);  // ns; ticks and deadlines are short
   while (!stopping()) {
-    if (!background_turn())
-      nap(20us);  // a caller has the engine; the next look is soon
-    else if (!received_frames && !more_to_send)
-      sleep_parked();
+    switch (background_turn()) {
+      case Look::busy:
+        nap(20us);  // a caller has the engine; the next look is soon
+        break;
+      case Look::found:
+        break;
+      case Look::nothing:
+        sleep_parked();
+    }
   }
 }
 
-// False: somebody else holds the engine.  Never waits for it, lest callers step back for a thread
-// that must first wake.
-bool Device::Impl::background_turn() {
-  if (!lock.try_lock()) return false;
+// Never waits for the engine, lest callers step back for a thread that must first wake.
+Device::Impl::Look Device::Impl::background_turn() {
+  if (!lock.try_lock()) return Look::busy;
   turn(Who::background, Receive::all);
   const bool found = received_frames || more_to_send;
   finish(Who::background);
   fruitless = found ? 0 : fruitless + 1;
-  return true;
+  return found ? Look::found : Look::nothing;
 }
 
 void Device::Impl::sleep_parked() {

@@ -209,6 +209,7 @@ unsigned Device::poll(engine::CompletionQueue& cq, unsigned n, engine::Cqe* out)
   // A program that always finds entries must still receive now and then.
   constexpr unsigned polls_per_turn = 64;
   thread_local unsigned successes = 0;
+  if (dead()) return 0;  // the parent's; another thread may have held the CQ's lock at the fork
   const unsigned got = take(cq, n, out);
   if (got != 0 && ++successes % polls_per_turn != 0) return got;
   if (!impl_->lock.try_lock()) return got;
@@ -225,6 +226,7 @@ void Device::arm(engine::CompletionQueue& cq, bool solicited_only) {
 }
 
 void Device::progress() {
+  if (dead()) return;
   if (!impl_->lock.try_lock()) return;
   impl_->turn(Impl::Who::caller, Impl::Receive::some);
   impl_->finish(Impl::Who::caller);

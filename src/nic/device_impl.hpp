@@ -64,6 +64,8 @@ struct Device::Impl {
   // How much a turn receives: nothing (unless a timer is due); until it has something to tell;
   // until the sockets are empty.
   enum class Receive { none, some, all };
+  // What a turn of the background thread came to; busy: somebody else has the engine.
+  enum class Look { busy, found, nothing };
 
   explicit Impl(DeviceInfo);
   ~Impl();
@@ -84,7 +86,7 @@ struct Device::Impl {
   void run_background();
   void sleep_parked();
   void watch_polling(std::uint64_t arms_seen);
-  bool background_turn();
+  Look background_turn();
   bool caller_is_receiving() const;
   void wait(std::span<pollfd>, Instant until);
   std::span<pollfd> control() { return {waiting.data(), control_descriptors}; }

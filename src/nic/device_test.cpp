@@ -8,11 +8,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <fstream>
 #include <numeric>
 #include <thread>
 
+#include "daemon/client.hpp"
 #include "nic/testing.hpp"
 
 namespace adverb::nic {
@@ -223,6 +225,42 @@ TEST_F(DeviceTest, UnansweredWorkDoesNotHinderDestruction) {
   ASSERT_TRUE(a.connect(peer.address()));
   peer.kill();
   for (int i = 0; i < 32; ++i) ASSERT_TRUE(a.post(WrOpcode::rdma_write, i, 0, 1 << 20));
+}
+
+// The process that serves this namespace's slots; 0 when none does.
+pid_t daemon_pid() {
+  const auto status = daemon::daemon_status();
+  const std::string mark = "\"pid\":";
+  return status ? std::atoi(status->c_str() + status->find(mark) + mark.size()) : 0;
+}
+
+bool serves_us(pid_t not_this_one) {
+  const auto status = daemon::daemon_status();
+  if (!status || daemon_pid() == not_this_one) return false;
+  const auto us = status->find("\"pid\":" + std::to_string(getpid()) + ",");
+  return us != status->npos && status->find("\"connected\":true", us) < status->find('}', us);
+}
+
+TEST_F(DeviceTest, AKilledDaemonDisturbsNoConnectionAndIsReplaced) {
+  if (!testing::in_own_namespace()) GTEST_SKIP() << "adverbd may serve others";
+  Endpoint a(device);
+  Peer peer(a);
+  ASSERT_TRUE(a.connect(peer.address()));
+  const pid_t first = daemon_pid();
+  ASSERT_GT(first, 0);
+  ASSERT_EQ(kill(first, SIGKILL), 0);
+  const auto end = Clock::now() + std::chrono::seconds(20);
+  // Traffic goes on until the background thread has found or started the next one.
+  do {
+    ASSERT_TRUE(a.post(WrOpcode::rdma_write, 1, 0, 4096));
+    ASSERT_EQ(a.completion().status, WcStatus::success);
+  } while (!serves_us(first) && Clock::now() < end);
+  EXPECT_TRUE(serves_us(first));
+  Endpoint b(device);
+  Peer another(b);
+  ASSERT_TRUE(b.connect(another.address()));
+  ASSERT_TRUE(b.post(WrOpcode::rdma_write, 2, 0, 4096));
+  EXPECT_EQ(b.completion().status, WcStatus::success);
 }
 
 // --- events

@@ -21,6 +21,11 @@ struct Address {
   std::uint64_t memory{};
 };
 
+// A network namespace of this process and its peers, so that nobody else's adverbd serves the
+// tests.  Needs privilege; otherwise the tests share the machine's loopback interface.
+void enter_own_namespace();
+bool in_own_namespace();
+
 // Opens the loopback interface's device with the adverbd of this build tree.
 std::expected<std::shared_ptr<Device>, OpenError> open_loopback();
 

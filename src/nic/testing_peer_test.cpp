@@ -2,6 +2,7 @@
 // The helpers of testing.hpp and main().
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -42,6 +43,14 @@ bool receive_all(int fd, void* data, std::size_t n) {
 }
 
 }  // namespace
+
+static bool own_namespace = false;
+
+void enter_own_namespace() {
+  own_namespace = unshare(CLONE_NEWNET) == 0 && std::system("ip link set lo up") == 0;
+}
+
+bool in_own_namespace() { return own_namespace; }
 
 std::expected<std::shared_ptr<Device>, OpenError> open_loopback() {
   const auto daemon = std::filesystem::canonical("/proc/self/exe").parent_path() / "adverbd";
@@ -270,6 +279,7 @@ int peer_main(int socket) {
 int main(int argc, char** argv) {
   if (argc == 3 && std::string(argv[1]) == "--peer")
     return adverb::nic::testing::peer_main(std::atoi(argv[2]));
+  adverb::nic::testing::enter_own_namespace();
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }
