@@ -202,7 +202,7 @@ void Completer::account(const SendWqe& wqe, Psn from, Psn to) {
   Psn sent = q_.req.psn - to < 0 ? q_.req.psn : to;
   std::int32_t packets = sent - from;
   Requester r(e_, q_);
-  if (packets > 0) r.release(static_cast<std::uint64_t>(packets) * r.cost_of(wqe));
+  if (packets > 0) r.acknowledged(static_cast<std::uint64_t>(packets) * r.cost_of(wqe));
 }
 
 // Something new was acknowledged: the retry budgets are whole again (IBTA 9.7.6.1.3).

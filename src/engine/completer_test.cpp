@@ -285,6 +285,33 @@ TEST(Completer, SequenceErrorsUseUpTheRetries) {
   t.failed(1, WcStatus::retry_exc_err);
 }
 
+// A loss halves the window, however much comes back with it; acknowledgements let it grow.
+TEST(Completer, WindowShrinksOnLossAndGrowsWithAcks) {
+  Talk t({.timeout = 10});
+  t.post({.length = 200 << 10});
+  t.discard();
+  Destination& d = *t.qp->destination;
+  std::uint64_t before = d.window;
+  t.in(nak(100, NakCode::psn_sequence_error, 0));
+  EXPECT_EQ(d.window, before / 2);
+  std::size_t n = t.waiting();
+  EXPECT_LE(n * frame_cost(1056), before / 2);
+  t.discard();
+  t.silent_for(timeout_of(10));
+  EXPECT_EQ(d.window, before / 2);  // lost in the same window
+  t.discard();
+  for (std::uint32_t acked = 0; acked < 200;) {
+    std::uint32_t sent = t.qp->req.psn - Psn(100);
+    ASSERT_GT(sent, acked);
+    acked = sent;
+    t.in(ack(100 + acked - 1, 0));
+    t.discard();
+  }
+  EXPECT_GT(d.window, before / 2);
+  t.sent(1, WcOpcode::send, 200 << 10);
+  t.idle();
+}
+
 // --- RNR
 
 // C39

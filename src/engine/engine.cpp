@@ -89,8 +89,8 @@ void Engine::account_credit(const RxFrame& f) {
 bool Engine::transmit(Instant now, TxBurst& tx) {
   now_ = now;
   fire_timers(now);
+  retry_waiting();  // before the doorbells: who waited goes first
   drain_doorbells();
-  retry_waiting();
   while (ready_head_ && tx.has_room()) {
     QueuePair& q = *ready_head_;
     ready_head_ = q.next_ready;

@@ -425,12 +425,16 @@ void Requester::release(std::uint64_t cost) {
   ASSERT(cost <= q_.req.in_flight && q_.req.in_flight <= d.in_flight);
   q_.req.in_flight -= cost;
   d.in_flight -= cost;
-  d.grown += cost;
-  if (d.grown >= d.window) {  // additive increase, once per window
-    d.grown = 0;
-    d.window = std::min(d.window + min_window / 2, e_.config_.max_window);
-  }
   e_.room_freed_ = true;
+}
+
+void Requester::acknowledged(std::uint64_t cost) {
+  release(cost);
+  Destination& d = *q_.destination;
+  d.grown += cost;
+  if (d.grown < d.window) return;
+  d.grown = 0;  // additive increase, once per window
+  d.window = std::min(d.window + min_window / 2, std::max(d.window, e_.config_.max_window));
 }
 
 void Requester::note_loss() {

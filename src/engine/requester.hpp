@@ -19,8 +19,9 @@ class Requester {
   void rewind();
   // Moves forward after an acknowledgement overtook a rewound cursor.
   void skip_acknowledged();
-  // Packets [from, to) were acknowledged; gives their share of the window back.
+  // Gives a share of the window back; when for an acknowledgement, the window grows.
   void release(std::uint64_t cost);
+  void acknowledged(std::uint64_t cost);
   // The same for all that is on its way, responses that were asked for included.
   void release_all();
   // Halves the destination's window, once per window of losses.
