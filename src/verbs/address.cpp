@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Address handles and address vectors (ibv_create_ah(3), ibv_create_ah_from_wc(3)).  On RoCE every address is global: a
-// destination GID and the index of a source GID (annex A17).
+// Address handles and address vectors (ibv_create_ah(3), ibv_create_ah_from_wc(3)).  On RoCE every
+// address is global: a destination GID and the index of a source GID (annex A17).
 #include <arpa/inet.h>
 
 #include <cerrno>
@@ -12,11 +12,14 @@
 
 namespace adverb::verbs {
 
-int make_address(const Context& context, const ibv_ah_attr& a, const char* who, engine::AddressVector& out) {
+int make_address(const Context& context, const ibv_ah_attr& a, const char* who,
+                 engine::AddressVector& out) {
   const nic::DeviceInfo& info = context.info();
-  if (a.port_num != 1) return refuse(EINVAL, "{}: port {} does not exist on {}", who, a.port_num, info.name);
+  if (a.port_num != 1)
+    return refuse(EINVAL, "{}: port {} does not exist on {}", who, a.port_num, info.name);
   if (!a.is_global)
-    return refuse(EINVAL, "{}: address handle without GRH: on RoCE add a GID index (e.g. -g 0)", who);
+    return refuse(EINVAL, "{}: address handle without GRH: on RoCE add a GID index (e.g. -g 0)",
+                  who);
   if (a.grh.sgid_index >= nic::gid_table_length || info.gids[a.grh.sgid_index].is_zero())
     return refuse(EINVAL, "{}: GID index {} of {} is empty", who, a.grh.sgid_index, info.name);
   std::memcpy(out.dgid.bytes.data(), a.grh.dgid.raw, 16);
@@ -46,7 +49,8 @@ ibv_ah* create_ah(ibv_pd* p, const ibv_ah_attr& attr) {
   Pd* pd = of(p);
   if (!pd->context->alive()) return errno = EIO, nullptr;
   auto ah = std::make_unique<Ah>();
-  if (const int error = make_address(*pd->context, attr, "create_ah", ah->av)) return errno = error, nullptr;
+  if (const int error = make_address(*pd->context, attr, "create_ah", ah->av))
+    return errno = error, nullptr;
   ah->pd = pd;
   ah->ah = {.context = p->context, .pd = p, .handle = 0};
   ++pd->references;
@@ -65,7 +69,8 @@ int destroy_ah(ibv_ah* a) {
   return 0;
 }
 
-// The 40 bytes in front of a UD payload are a GRH (IPv6 header), or 20 unused bytes and an IPv4 header (annex A17).
+// The 40 bytes in front of a UD payload are a GRH (IPv6 header), or 20 unused bytes and an IPv4
+// header (annex A17).
 struct ReceivedHeader {
   Gid source{}, destination{};
   std::uint32_t flow_label{};
@@ -105,7 +110,8 @@ ReceivedHeader parse(const std::uint8_t* grh) {
   return h;
 }
 
-int init_ah_from_wc(ibv_context* c, std::uint8_t port, const ibv_wc& wc, const ibv_grh* grh, ibv_ah_attr& attr) {
+int init_ah_from_wc(ibv_context* c, std::uint8_t port, const ibv_wc& wc, const ibv_grh* grh,
+                    ibv_ah_attr& attr) {
   attr = {};
   attr.sl = wc.sl;
   attr.port_num = port;
@@ -139,7 +145,8 @@ ADVERB_API int ibv_destroy_ah(ibv_ah* ah) {
   return guarded([&] { return destroy_ah(ah); });
 }
 
-ADVERB_API int ibv_init_ah_from_wc(ibv_context* c, std::uint8_t port, ibv_wc* wc, ibv_grh* grh, ibv_ah_attr* attr) {
+ADVERB_API int ibv_init_ah_from_wc(ibv_context* c, std::uint8_t port, ibv_wc* wc, ibv_grh* grh,
+                                   ibv_ah_attr* attr) {
   return init_ah_from_wc(c, port, *wc, grh, *attr);
 }
 
@@ -150,7 +157,8 @@ ADVERB_API ibv_ah* ibv_create_ah_from_wc(ibv_pd* pd, ibv_wc* wc, ibv_grh* grh, s
 }
 
 // The destination's MAC address is the kernel's business: frames leave by UDP sockets.
-ADVERB_API int ibv_resolve_eth_l2_from_gid(ibv_context*, ibv_ah_attr*, std::uint8_t*, std::uint16_t*) {
+ADVERB_API int ibv_resolve_eth_l2_from_gid(ibv_context*, ibv_ah_attr*, std::uint8_t*,
+                                           std::uint16_t*) {
   errno = EOPNOTSUPP;
   return -EOPNOTSUPP;
 }

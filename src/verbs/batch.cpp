@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The extended post interface (ibv_wr_post(3)): wr_start, one call per request, setters that work on the last one, and
-// wr_complete, which posts all of them or, after any mistake, none.
+// The extended post interface (ibv_wr_post(3)): wr_start, one call per request, setters that work
+// on the last one, and wr_complete, which posts all of them or, after any mistake, none.
 #include "verbs/batch.hpp"
 
 #include <arpa/inet.h>
@@ -17,7 +17,8 @@ using engine::SendWqe;
 using engine::WrOpcode;
 
 std::uint32_t inline_room(const ibv_qp_cap& cap, std::uint64_t ops) {
-  return ops & IBV_QP_EX_WITH_ATOMIC_WRITE ? std::max(cap.max_inline_data, 8u) : cap.max_inline_data;
+  return ops & IBV_QP_EX_WITH_ATOMIC_WRITE ? std::max(cap.max_inline_data, 8u)
+                                           : cap.max_inline_data;
 }
 
 Batch::Batch(const ibv_qp_cap& cap, std::uint64_t ops)
@@ -26,7 +27,8 @@ Batch::Batch(const ibv_qp_cap& cap, std::uint64_t ops)
       max_inline(inline_room(cap, ops)),
       wqes(std::make_unique<SendWqe[]>(capacity)),
       sges(std::make_unique_for_overwrite<engine::Sge[]>(std::size_t{capacity} * max_sge)),
-      inline_data(std::make_unique_for_overwrite<std::uint8_t[]>(std::size_t{capacity} * max_inline)) {}
+      inline_data(
+          std::make_unique_for_overwrite<std::uint8_t[]>(std::size_t{capacity} * max_inline)) {}
 
 void Batch::start() {
   mutex.lock();
@@ -82,8 +84,8 @@ void rdma_write_imm(ibv_qp_ex* q, std::uint32_t rkey, std::uint64_t address, __b
   if (SendWqe* w = batch_of(q).last()) w->imm_or_rkey = ntohl(imm);
 }
 
-void flush(ibv_qp_ex* q, std::uint32_t rkey, std::uint64_t address, std::size_t length, std::uint8_t type,
-           std::uint8_t level) {
+void flush(ibv_qp_ex* q, std::uint32_t rkey, std::uint64_t address, std::size_t length,
+           std::uint8_t type, std::uint8_t level) {
   add_remote(q, WrOpcode::flush, rkey, address);
   if (SendWqe* w = batch_of(q).last()) {
     w->length = static_cast<std::uint32_t>(length);
@@ -100,7 +102,8 @@ void set_inline_list(ibv_qp_ex* q, std::size_t n, const ibv_data_buf* list) {
   if (!w) return;
   std::uint64_t length = 0;
   for (std::size_t i = 0; i < n; ++i) length += list[i].length;
-  if (length > b.max_inline) return b.refuse_with(ENOMEM, "inline data longer than max_inline_data");
+  if (length > b.max_inline)
+    return b.refuse_with(ENOMEM, "inline data longer than max_inline_data");
   std::uint8_t* to = b.inline_of_last();
   for (std::size_t i = 0; i < n; ++i) {
     if (list[i].length) std::memcpy(to, list[i].addr, list[i].length);
@@ -175,7 +178,8 @@ Refusal post(Qp& qp, Batch& b) {
     SendWqe* w = sq.reserve();
     *w = b.wqes[i];
     if (w->flags & engine::send_inline) {
-      std::memcpy(sq.inline_of_reserved(), &b.inline_data[std::size_t{i} * b.max_inline], w->length);
+      std::memcpy(sq.inline_of_reserved(), &b.inline_data[std::size_t{i} * b.max_inline],
+                  w->length);
     } else if (w->num_sge) {
       std::copy_n(&b.sges[std::size_t{i} * b.max_sge], w->num_sge, sq.sges_of_reserved().data());
     }
@@ -200,14 +204,14 @@ int complete(ibv_qp_ex* q) {
 
 void abort(ibv_qp_ex* q) { batch_of(q).mutex.unlock(); }
 
-constexpr std::uint64_t rc_ops = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND |
-                                 IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ |
-                                 IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD |
-                                 IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_SEND_WITH_INV |
-                                 IBV_QP_EX_WITH_ATOMIC_WRITE | qp_ex_with_flush;
-constexpr std::uint64_t uc_ops = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND |
-                                 IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_LOCAL_INV |
-                                 IBV_QP_EX_WITH_SEND_WITH_INV;
+constexpr std::uint64_t rc_ops =
+    IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND |
+    IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
+    IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_SEND_WITH_INV |
+    IBV_QP_EX_WITH_ATOMIC_WRITE | qp_ex_with_flush;
+constexpr std::uint64_t uc_ops = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
+                                 IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM |
+                                 IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_SEND_WITH_INV;
 constexpr std::uint64_t ud_ops = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
 
 // Operations that no QP here has: binding windows, segmentation offload, XRC.
@@ -218,25 +222,37 @@ void set_unsupported(ibv_qp_ex& q) {
   q.wr_send_tso = [](ibv_qp_ex* x, void*, std::uint16_t, std::uint16_t) {
     batch_of(x).refuse_with(EOPNOTSUPP, "segmentation offload is not supported");
   };
-  q.wr_set_xrc_srqn = [](ibv_qp_ex* x, std::uint32_t) { batch_of(x).refuse_with(EOPNOTSUPP, "XRC is not supported"); };
+  q.wr_set_xrc_srqn = [](ibv_qp_ex* x, std::uint32_t) {
+    batch_of(x).refuse_with(EOPNOTSUPP, "XRC is not supported");
+  };
 }
 
 }  // namespace
 
 int init_batch(Qp& qp, engine::QpType type, std::uint64_t ops) {
-  const std::uint64_t supported = type == QpType::rc ? rc_ops : type == QpType::uc ? uc_ops : ud_ops;
+  const std::uint64_t supported = type == QpType::rc   ? rc_ops
+                                  : type == QpType::uc ? uc_ops
+                                                       : ud_ops;
   if (ops & ~supported) return EOPNOTSUPP;
   qp.batch = std::make_unique<Batch>(qp.cap, ops);
   ibv_qp_ex& q = qp.ext.ex;
   q.wr_atomic_cmp_swp = atomic_cmp_swp;
   q.wr_atomic_fetch_add = atomic_fetch_add;
   q.wr_local_inv = [](ibv_qp_ex* x, std::uint32_t rkey) { add_word(x, WrOpcode::local_inv, rkey); };
-  q.wr_rdma_read = [](ibv_qp_ex* x, std::uint32_t k, std::uint64_t a) { add_remote(x, WrOpcode::rdma_read, k, a); };
-  q.wr_rdma_write = [](ibv_qp_ex* x, std::uint32_t k, std::uint64_t a) { add_remote(x, WrOpcode::rdma_write, k, a); };
+  q.wr_rdma_read = [](ibv_qp_ex* x, std::uint32_t k, std::uint64_t a) {
+    add_remote(x, WrOpcode::rdma_read, k, a);
+  };
+  q.wr_rdma_write = [](ibv_qp_ex* x, std::uint32_t k, std::uint64_t a) {
+    add_remote(x, WrOpcode::rdma_write, k, a);
+  };
   q.wr_rdma_write_imm = rdma_write_imm;
   q.wr_send = [](ibv_qp_ex* x) { batch_of(x).add(*x, WrOpcode::send); };
-  q.wr_send_imm = [](ibv_qp_ex* x, __be32 imm) { add_word(x, WrOpcode::send_with_imm, ntohl(imm)); };
-  q.wr_send_inv = [](ibv_qp_ex* x, std::uint32_t rkey) { add_word(x, WrOpcode::send_with_inv, rkey); };
+  q.wr_send_imm = [](ibv_qp_ex* x, __be32 imm) {
+    add_word(x, WrOpcode::send_with_imm, ntohl(imm));
+  };
+  q.wr_send_inv = [](ibv_qp_ex* x, std::uint32_t rkey) {
+    add_word(x, WrOpcode::send_with_inv, rkey);
+  };
   q.wr_set_ud_addr = set_ud_addr;
   q.wr_set_inline_data = set_inline;
   q.wr_set_inline_data_list = set_inline_list;

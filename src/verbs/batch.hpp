@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Posting work requests.  What one may be is checked in one place for ibv_post_send and for the extended interface
-// (ibv_wr_post(3)), whose requests are collected in a Batch from wr_start until wr_complete posts them all or none.
+// Posting work requests.  What one may be is checked in one place for ibv_post_send and for the
+// extended interface (ibv_wr_post(3)), whose requests are collected in a Batch from wr_start until
+// wr_complete posts them all or none.
 #pragma once
 
 #include <memory>
@@ -11,7 +12,8 @@
 
 namespace adverb::verbs {
 
-// Why a work request was refused; `why` is a line for the log, or null for what is no mistake (a full queue).
+// Why a work request was refused; `why` is a line for the log, or null for what is no mistake (a
+// full queue).
 struct Refusal {
   int error = 0;
   const char* why = nullptr;
@@ -20,16 +22,19 @@ struct Refusal {
 
 Refusal check_state(const engine::QueuePair&);
 // num_sge counts the elements of the list, or is 0 for inline data.
-Refusal check_request(const Qp&, engine::WrOpcode, unsigned flags, std::uint64_t num_sge, std::uint64_t length);
+Refusal check_request(const Qp&, engine::WrOpcode, unsigned flags, std::uint64_t num_sge,
+                      std::uint64_t length);
 void log_refusal(const Qp&, const Refusal&);
 void ring(Qp&);  // the doorbell, after the queue's lock was let go
-// Bytes of inline data that a WQE has room for: the operand of ATOMIC WRITE travels in the WQE, whatever max_inline_data is.
+// Bytes of inline data that a WQE has room for: the operand of ATOMIC WRITE travels in the WQE,
+// whatever max_inline_data is.
 std::uint32_t inline_room(const ibv_qp_cap&, std::uint64_t ops);
 
 struct Batch {
   Batch(const ibv_qp_cap&, std::uint64_t ops);
   void start();
-  // A new request of that kind with wr_id and flags from the public structure; null when there is no room.
+  // A new request of that kind with wr_id and flags from the public structure; null when there is
+  // no room.
   engine::SendWqe* add(const ibv_qp_ex&, engine::WrOpcode);
   engine::SendWqe* last() { return count ? &wqes[count - 1] : nullptr; }
   engine::Sge* sges_of_last() { return &sges[std::size_t{count - 1} * max_sge]; }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The interface of libibverbs 1.0 (before 2007) had other structures.  Its names resolve, so that a program that needs the node
-// loads, and say that it is not supported: such a program gets no device list, and calls nothing else.
+// The interface of libibverbs 1.0 (before 2007) had other structures.  Its names resolve, so that a
+// program that needs the node loads, and say that it is not supported: such a program gets no
+// device list, and calls nothing else.
 #include <cerrno>
 
 #include "verbs/api.hpp"

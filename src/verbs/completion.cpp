@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Completion channels and completion queues (ibv_create_cq(3), ibv_poll_cq(3), ibv_req_notify_cq(3)).
+// Completion channels and completion queues (ibv_create_cq(3), ibv_poll_cq(3),
+// ibv_req_notify_cq(3)).
 #include <arpa/inet.h>
 
 #include <algorithm>
@@ -45,8 +46,8 @@ void change_references(Channel* channel, int by) {
   pthread_mutex_unlock(&mutex);
 }
 
-std::unique_ptr<Cq> make_cq(ibv_context* c, std::int64_t cqe, void* cq_context, ibv_comp_channel* channel,
-                            std::int64_t vector) {
+std::unique_ptr<Cq> make_cq(ibv_context* c, std::int64_t cqe, void* cq_context,
+                            ibv_comp_channel* channel, std::int64_t vector) {
   Context* context = of(c);
   if (!context->alive()) return errno = EIO, nullptr;
   if (cqe < 1 || cqe > max_cqe)
@@ -118,7 +119,8 @@ void fill_wc(const engine::Cqe& e, ibv_wc& wc) {
 
 int fetch(Cq& cq) {
   NotCancelled guard;  // polling receives and transmits
-  if (!cq.context->alive() || cq.context->device->poll(*cq.queue, 1, &cq.current) == 0) return ENOENT;
+  if (!cq.context->alive() || cq.context->device->poll(*cq.queue, 1, &cq.current) == 0)
+    return ENOENT;
   cq.ex.status = static_cast<ibv_wc_status>(cq.current.status);
   cq.ex.wr_id = cq.current.wr_id;
   return 0;
@@ -143,7 +145,9 @@ std::uint64_t wallclock_ns(std::uint64_t monotonic) {
   timespec real, mono;
   clock_gettime(CLOCK_REALTIME, &real);
   clock_gettime(CLOCK_MONOTONIC, &mono);
-  const auto ns = [](const timespec& t) { return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000 + t.tv_nsec; };
+  const auto ns = [](const timespec& t) {
+    return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000 + t.tv_nsec;
+  };
   return ns(real) - (ns(mono) - monotonic);
 }
 
@@ -168,7 +172,9 @@ void set_readers(ibv_cq_ex& c) {
   c.read_cvlan = [](ibv_cq_ex*) -> std::uint16_t { return 0; };
   c.read_flow_tag = [](ibv_cq_ex*) -> std::uint32_t { return 0; };
   c.read_tm_info = [](ibv_cq_ex*, ibv_wc_tm_info* info) { *info = {}; };
-  c.read_completion_wallclock_ns = [](ibv_cq_ex* q) { return wallclock_ns(of(q)->current.completed_at); };
+  c.read_completion_wallclock_ns = [](ibv_cq_ex* q) {
+    return wallclock_ns(of(q)->current.completed_at);
+  };
 }
 
 constexpr std::uint64_t supported_wc_flags = std::uint64_t{IBV_WC_STANDARD_FLAGS} |
@@ -177,9 +183,11 @@ constexpr std::uint64_t supported_wc_flags = std::uint64_t{IBV_WC_STANDARD_FLAGS
 
 ibv_cq_ex* do_create_cq_ex(ibv_context* c, const ibv_cq_init_attr_ex& a) {
   if (a.wc_flags & ~supported_wc_flags) return errno = EOPNOTSUPP, nullptr;
-  if (a.comp_mask & ~static_cast<std::uint32_t>(IBV_CQ_INIT_ATTR_MASK_FLAGS)) return errno = EOPNOTSUPP, nullptr;
+  if (a.comp_mask & ~static_cast<std::uint32_t>(IBV_CQ_INIT_ATTR_MASK_FLAGS))
+    return errno = EOPNOTSUPP, nullptr;
   const std::uint32_t flags = a.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS ? a.flags : 0;
-  if (flags & ~static_cast<std::uint32_t>(IBV_CREATE_CQ_ATTR_SINGLE_THREADED)) return errno = EOPNOTSUPP, nullptr;
+  if (flags & ~static_cast<std::uint32_t>(IBV_CREATE_CQ_ATTR_SINGLE_THREADED))
+    return errno = EOPNOTSUPP, nullptr;
   auto cq = make_cq(c, a.cqe, a.cq_context, a.channel, a.comp_vector);
   if (!cq) return nullptr;
   cq->single_threaded = flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
@@ -229,7 +237,8 @@ ADVERB_API int ibv_destroy_comp_channel(ibv_comp_channel* c) {
   return guarded([&] { return destroy_channel(c); });
 }
 
-ADVERB_API ibv_cq* ibv_create_cq(ibv_context* c, int cqe, void* cq_context, ibv_comp_channel* channel, int vector) {
+ADVERB_API ibv_cq* ibv_create_cq(ibv_context* c, int cqe, void* cq_context,
+                                 ibv_comp_channel* channel, int vector) {
   return guarded([&]() -> ibv_cq* {
     auto cq = make_cq(c, cqe, cq_context, channel, vector);
     return cq ? &cq.release()->cq : nullptr;

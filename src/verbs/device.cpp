@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The device list, opening and closing (ibv_get_device_list(3), ibv_open_device(3)).  A DeviceObject is made once for each
-// device that was ever seen and kept, so that its address is stable over calls.
+// The device list, opening and closing (ibv_get_device_list(3), ibv_open_device(3)).  A
+// DeviceObject is made once for each device that was ever seen and kept, so that its address is
+// stable over calls.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -37,8 +38,10 @@ void describe(DeviceObject& d, const nic::DeviceInfo& info, std::size_t index) {
   d.dev.transport_type = IBV_TRANSPORT_IB;
   std::snprintf(d.dev.name, sizeof d.dev.name, "%s", info.name.c_str());
   std::snprintf(d.dev.dev_name, sizeof d.dev.dev_name, "uverbs%zu", index);
-  std::snprintf(d.dev.dev_path, sizeof d.dev.dev_path, "/sys/class/infiniband_verbs/uverbs%zu", index);
-  std::snprintf(d.dev.ibdev_path, sizeof d.dev.ibdev_path, "/sys/class/infiniband/%s", info.name.c_str());
+  std::snprintf(d.dev.dev_path, sizeof d.dev.dev_path, "/sys/class/infiniband_verbs/uverbs%zu",
+                index);
+  std::snprintf(d.dev.ibdev_path, sizeof d.dev.ibdev_path, "/sys/class/infiniband/%s",
+                info.name.c_str());
 }
 
 DeviceObject* object_for(DeviceList& list, const nic::DeviceInfo& info) {
@@ -84,10 +87,12 @@ ibv_context* open_device(ibv_device* device) {
   watch_forks();
   DeviceObject* object = of(device);
   auto opened = nic::Device::open(object->info);
-  if (!opened) return fail(opened.error().error, "open_device {}: {}", device->name, opened.error().message);
+  if (!opened)
+    return fail(opened.error().error, "open_device {}: {}", device->name, opened.error().message);
   auto context = std::make_unique<Context>();
   if (const int error = context->async.open())
-    return fail(error, "open_device {}: no pipe for events: {}", device->name, std::strerror(error));
+    return fail(error, "open_device {}: no pipe for events: {}", device->name,
+                std::strerror(error));
   context->device = *opened;
   context->object = object;
   context->generation = fork_generation.load(std::memory_order_relaxed);
@@ -140,7 +145,8 @@ bool LiveObjects::contains(const void* object, Kind kind) {
   return it != objects_.end() && it->second == kind;
 }
 
-// The device stays open while objects exist, although the application has closed the context above them.
+// The device stays open while objects exist, although the application has closed the context above
+// them.
 void Context::release() {
   if (references.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   NotCancelled guard;
@@ -191,7 +197,8 @@ ADVERB_API const char* ibv_get_sysfs_path() {
   return path;
 }
 
-ADVERB_API int ibv_read_sysfs_file(const char* dir, const char* file, char* buffer, std::size_t size) {
+ADVERB_API int ibv_read_sysfs_file(const char* dir, const char* file, char* buffer,
+                                   std::size_t size) {
   return guarded([&] {
     const std::string path = std::string(dir) + "/" + file;
     const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Event delivery: the pipes behind completion channels and asynchronous events, and the waits of the destroy calls
-// (ibv_get_cq_event(3), ibv_get_async_event(3)).  The records are those of the kernel: eight bytes that name the CQ, or sixteen
-// of which the first eight name the object and the next four the event.
+// Event delivery: the pipes behind completion channels and asynchronous events, and the waits of
+// the destroy calls (ibv_get_cq_event(3), ibv_get_async_event(3)).  The records are those of the
+// kernel: eight bytes that name the CQ, or sixteen of which the first eight name the object and the
+// next four the event.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -53,7 +54,8 @@ unsigned EventPipe::purge(std::uint64_t element) {
   std::deque<Record> kept;
   unsigned purged = 0;
   Record r{};
-  while (purge_fd_ >= 0 && ::read(purge_fd_, &r, record_size_) == static_cast<ssize_t>(record_size_)) {
+  while (purge_fd_ >= 0 &&
+         ::read(purge_fd_, &r, record_size_) == static_cast<ssize_t>(record_size_)) {
     if (r.words[0] == element) {
       ++purged;
     } else {
@@ -134,7 +136,8 @@ using namespace adverb::verbs;
 namespace {
 
 // Adds `n` to a public counter and wakes the destroy call that may wait for it.
-void acknowledge(pthread_mutex_t& mutex, pthread_cond_t& cond, std::uint32_t& completed, std::uint32_t n) {
+void acknowledge(pthread_mutex_t& mutex, pthread_cond_t& cond, std::uint32_t& completed,
+                 std::uint32_t n) {
   pthread_mutex_lock(&mutex);
   completed += n;
   pthread_cond_signal(&cond);
@@ -174,7 +177,9 @@ ADVERB_API int ibv_get_async_event(ibv_context* context, ibv_async_event* event)
   *event = {};
   event->event_type = static_cast<ibv_event_type>(record.type);
   switch (event->event_type) {
-    case IBV_EVENT_CQ_ERR: event->element.cq = reinterpret_cast<ibv_cq*>(record.element); break;
+    case IBV_EVENT_CQ_ERR:
+      event->element.cq = reinterpret_cast<ibv_cq*>(record.element);
+      break;
     case IBV_EVENT_QP_FATAL:
     case IBV_EVENT_QP_REQ_ERR:
     case IBV_EVENT_QP_ACCESS_ERR:
@@ -182,10 +187,16 @@ ADVERB_API int ibv_get_async_event(ibv_context* context, ibv_async_event* event)
     case IBV_EVENT_SQ_DRAINED:
     case IBV_EVENT_PATH_MIG:
     case IBV_EVENT_PATH_MIG_ERR:
-    case IBV_EVENT_QP_LAST_WQE_REACHED: event->element.qp = reinterpret_cast<ibv_qp*>(record.element); break;
+    case IBV_EVENT_QP_LAST_WQE_REACHED:
+      event->element.qp = reinterpret_cast<ibv_qp*>(record.element);
+      break;
     case IBV_EVENT_SRQ_ERR:
-    case IBV_EVENT_SRQ_LIMIT_REACHED: event->element.srq = reinterpret_cast<ibv_srq*>(record.element); break;
-    default: event->element.port_num = static_cast<int>(record.element); break;
+    case IBV_EVENT_SRQ_LIMIT_REACHED:
+      event->element.srq = reinterpret_cast<ibv_srq*>(record.element);
+      break;
+    default:
+      event->element.port_num = static_cast<int>(record.element);
+      break;
   }
   return 0;
 }
@@ -212,6 +223,7 @@ ADVERB_API void ibv_ack_async_event(ibv_async_event* event) {
       ibv_srq* srq = event->element.srq;
       return acknowledge(srq->mutex, srq->cond, srq->events_completed, 1);
     }
-    default: return;
+    default:
+      return;
   }
 }

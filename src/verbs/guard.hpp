@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// No exception crosses the C boundary, and no thread is cancelled inside a call that works on the device (a cancelled thread
-// would leave locks held).  Calls that block for the application (get_cq_event, get_async_event, the waits for acknowledgements) stand
-// outside, because a cancelled thread must be able to unwind through them.
+// No exception crosses the C boundary, and no thread is cancelled inside a call that works on the
+// device (a cancelled thread would leave locks held).  Calls that block for the application
+// (get_cq_event, get_async_event, the waits for acknowledgements) stand outside, because a
+// cancelled thread must be able to unwind through them.
 #pragma once
 
 #include <pthread.h>

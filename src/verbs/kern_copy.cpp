@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies between the kernel's structures (rdma/ib_user_verbs.h, rdma/ib_user_sa.h) and those of the verbs API, for
-// librdmacm.
+// Copies between the kernel's structures (rdma/ib_user_verbs.h, rdma/ib_user_sa.h) and those of the
+// verbs API, for librdmacm.
 #include <infiniband/sa.h>
 #include <rdma/ib_user_sa.h>
 #include <rdma/ib_user_verbs.h>

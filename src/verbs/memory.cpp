@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protection domains and memory regions (ibv_alloc_pd(3), ibv_reg_mr(3), ibv_rereg_mr(3)).  Registration pins nothing and touches no
-// byte; it checks that the range is mapped, and writable where LOCAL_WRITE asks for it.  Later changes are found by the
-// engine's guarded copies.
+// Protection domains and memory regions (ibv_alloc_pd(3), ibv_reg_mr(3), ibv_rereg_mr(3)).
+// Registration pins nothing and touches no byte; it checks that the range is mapped, and writable
+// where LOCAL_WRITE asks for it.  Later changes are found by the engine's guarded copies.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <algorithm>
+#include <cerrno>
 #include <memory>
 
 #include "verbs/guard.hpp"
@@ -16,21 +16,24 @@
 namespace adverb::verbs {
 namespace {
 
-constexpr unsigned known_access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-                                  IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED |
-                                  IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB | access_flush_global |
-                                  access_flush_persistent;
+constexpr unsigned known_access =
+    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+    IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_ON_DEMAND |
+    IBV_ACCESS_HUGETLB | access_flush_global | access_flush_persistent;
 
 // 0 or EINVAL (ibv_reg_mr(3): remote write and atomic need local write).
 int check_access(unsigned access) {
   access &= ~static_cast<unsigned>(IBV_ACCESS_OPTIONAL_RANGE);
-  if (access & ~known_access) return refuse(EINVAL, "reg_mr: unknown access flags {:#x}", access & ~known_access);
-  if ((access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) && !(access & IBV_ACCESS_LOCAL_WRITE))
+  if (access & ~known_access)
+    return refuse(EINVAL, "reg_mr: unknown access flags {:#x}", access & ~known_access);
+  if ((access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) &&
+      !(access & IBV_ACCESS_LOCAL_WRITE))
     return refuse(EINVAL, "reg_mr: REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE");
   return 0;
 }
 
-// Reads /proc/self/maps line by line without allocation: only the addresses and the permissions are looked at.
+// Reads /proc/self/maps line by line without allocation: only the addresses and the permissions are
+// looked at.
 class Mappings {
  public:
   struct Entry {
@@ -86,7 +89,8 @@ class Mappings {
   char buffer_[8192];
 };
 
-// Without /proc: whether pages are mapped, in pieces; permissions are then found by the first access.
+// Without /proc: whether pages are mapped, in pieces; permissions are then found by the first
+// access.
 int check_resident(std::uintptr_t begin, std::uintptr_t end) {
   unsigned char pages[4096];
   const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
@@ -118,7 +122,8 @@ ibv_mr* reg_mr(ibv_pd* p, void* address, std::size_t length, std::uint64_t iova,
   if (const int error = check_access(access)) return errno = error, nullptr;
   const bool write = access & IBV_ACCESS_LOCAL_WRITE;
   const bool on_demand = access & IBV_ACCESS_ON_DEMAND;
-  if (iova + length < iova) return fail(EINVAL, "reg_mr: {} bytes at {:#x} go past the end", length, iova);
+  if (iova + length < iova)
+    return fail(EINVAL, "reg_mr: {} bytes at {:#x} go past the end", length, iova);
   if (on_demand && !address && length == SIZE_MAX)
     return fail(EOPNOTSUPP, "reg_mr: implicit on-demand paging is not supported");
   if (const int error = on_demand ? 0 : check_mapped(address, length, write)) {
@@ -131,11 +136,17 @@ ibv_mr* reg_mr(ibv_pd* p, void* address, std::size_t length, std::uint64_t iova,
                                     .base = static_cast<std::byte*>(address),
                                     .access = access & known_access,
                                     .pd = pd->id};
-  mr->region = pd->context->device->with_engine([&](engine::Engine& e, Instant) { return e.keys().add(wanted); });
+  mr->region = pd->context->device->with_engine(
+      [&](engine::Engine& e, Instant) { return e.keys().add(wanted); });
   if (!mr->region) return fail(ENOMEM, "reg_mr: {} memory regions are in use", max_mr);
   mr->pd = pd;
-  mr->mr = {.context = p->context, .pd = p, .addr = address, .length = length, .handle = mr->region->key,
-            .lkey = mr->region->key, .rkey = mr->region->key};
+  mr->mr = {.context = p->context,
+            .pd = p,
+            .addr = address,
+            .length = length,
+            .handle = mr->region->key,
+            .lkey = mr->region->key,
+            .rkey = mr->region->key};
   ++pd->references;
   ++pd->context->references;
   live().add(&mr->mr, Kind::mr);
@@ -158,23 +169,27 @@ int dereg_mr(ibv_mr* m) {
 // Changes in place: the keys stay what they are.
 int rereg_mr(ibv_mr* m, int flags, ibv_pd* new_pd, void* address, std::size_t length, int access) {
   Mr* mr = of(m);
-  if (flags & ~IBV_REREG_MR_FLAGS_SUPPORTED || !flags) return errno = EINVAL, IBV_REREG_MR_ERR_INPUT;
+  if (flags & ~IBV_REREG_MR_FLAGS_SUPPORTED || !flags)
+    return errno = EINVAL, IBV_REREG_MR_ERR_INPUT;
   const bool translation = flags & IBV_REREG_MR_CHANGE_TRANSLATION;
   if ((flags & IBV_REREG_MR_CHANGE_PD) && !new_pd) return errno = EINVAL, IBV_REREG_MR_ERR_INPUT;
   if (translation && (!length || !address)) return errno = EINVAL, IBV_REREG_MR_ERR_INPUT;
   if (!mr->pd->context->alive()) return errno = EIO, IBV_REREG_MR_ERR_CMD;
   engine::MemoryRegion changed = *mr->region;
   if (flags & IBV_REREG_MR_CHANGE_ACCESS) {
-    if (const int error = check_access(static_cast<unsigned>(access))) return errno = error, IBV_REREG_MR_ERR_INPUT;
+    if (const int error = check_access(static_cast<unsigned>(access)))
+      return errno = error, IBV_REREG_MR_ERR_INPUT;
     changed.access = static_cast<unsigned>(access) & known_access;
   }
   if (flags & IBV_REREG_MR_CHANGE_PD) changed.pd = of(new_pd)->id;
   if (translation) {
     changed.base = static_cast<std::byte*>(address);
-    changed.iova = changed.access & IBV_ACCESS_ZERO_BASED ? 0 : reinterpret_cast<std::uintptr_t>(address);
+    changed.iova =
+        changed.access & IBV_ACCESS_ZERO_BASED ? 0 : reinterpret_cast<std::uintptr_t>(address);
     changed.length = length;
   }
-  if (const int error = check_mapped(changed.base, changed.length, changed.access & IBV_ACCESS_LOCAL_WRITE))
+  if (const int error =
+          check_mapped(changed.base, changed.length, changed.access & IBV_ACCESS_LOCAL_WRITE))
     return errno = error, IBV_REREG_MR_ERR_CMD;
   mr->pd->context->device->with_engine([&](engine::Engine&, Instant) { *mr->region = changed; });
   if (flags & IBV_REREG_MR_CHANGE_PD) {
@@ -232,12 +247,13 @@ ADVERB_API ibv_mr* ibv_reg_mr(ibv_pd* pd, void* address, std::size_t length, int
   return guarded([&] { return reg_mr(pd, address, length, iova, static_cast<unsigned>(access)); });
 }
 
-ADVERB_API ibv_mr* ibv_reg_mr_iova(ibv_pd* pd, void* address, std::size_t length, std::uint64_t iova, int access) {
+ADVERB_API ibv_mr* ibv_reg_mr_iova(ibv_pd* pd, void* address, std::size_t length,
+                                   std::uint64_t iova, int access) {
   return guarded([&] { return reg_mr(pd, address, length, iova, static_cast<unsigned>(access)); });
 }
 
-ADVERB_API ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* address, std::size_t length, std::uint64_t iova,
-                                    unsigned access) {
+ADVERB_API ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* address, std::size_t length,
+                                    std::uint64_t iova, unsigned access) {
   return guarded([&] { return reg_mr(pd, address, length, iova, access); });
 }
 
@@ -245,6 +261,7 @@ ADVERB_API int ibv_dereg_mr(ibv_mr* mr) {
   return guarded([&] { return dereg_mr(mr); });
 }
 
-ADVERB_API int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* address, std::size_t length, int access) {
+ADVERB_API int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* address, std::size_t length,
+                            int access) {
   return guarded([&] { return rereg_mr(mr, flags, pd, address, length, access); });
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The objects behind the public structures.  Each begins with (or, for the context, surrounds) the structure that the
-// application sees, so that a pointer to one is a pointer to the other; applications' inline functions read the public
-// part directly (see api.hpp for what is fixed).
+// The objects behind the public structures.  Each begins with (or, for the context, surrounds) the
+// structure that the application sees, so that a pointer to one is a pointer to the other;
+// applications' inline functions read the public part directly (see api.hpp for what is fixed).
 //
-// Always true: an object stands in `live` from its creation until its destroy call has succeeded, so that a second
-// destroy call is an error and not a crash; it holds one reference on its context and one on every object it was made from.
+// Always true: an object stands in `live` from its creation until its destroy call has succeeded,
+// so that a second destroy call is an error and not a crash; it holds one reference on its context
+// and one on every object it was made from.
 #pragma once
 
 #include <pthread.h>
@@ -24,7 +25,8 @@ namespace adverb::verbs {
 // --- limits of the device, as query_device reports them and the creators enforce them
 inline constexpr std::uint32_t max_qp = 16383, max_qp_wr = 32768, max_sge = 32, max_inline = 1024;
 inline constexpr std::uint32_t max_cqe = 4194303, max_srq_wr = 32767, max_srq_sge = 31;
-inline constexpr std::uint32_t max_cq = 65536, max_srq = 65536, max_mr = 65536, max_pd = 1 << 24, max_ah = 1 << 24;
+inline constexpr std::uint32_t max_cq = 65536, max_srq = 65536, max_mr = 65536, max_pd = 1 << 24,
+                               max_ah = 1 << 24;
 inline constexpr std::uint32_t max_rd_atomic = 128;
 inline constexpr std::uint64_t max_msg_size = 1ull << 31;
 
@@ -45,8 +47,9 @@ LiveObjects& live();
 // Counted up in every forked child: what was opened before is dead there (design D3).
 extern std::atomic<unsigned> fork_generation;
 
-// A device in the list.  Never freed, so that the application may keep the pointer as long as it likes.  Other
-// libraries (libmlx5, libefa) look for their operations right behind ibv_device and must find a null pointer there.
+// A device in the list.  Never freed, so that the application may keep the pointer as long as it
+// likes.  Other libraries (libmlx5, libefa) look for their operations right behind ibv_device and
+// must find a null pointer there.
 struct DeviceObject {
   ibv_device dev{};
   void* ops = nullptr;
@@ -56,13 +59,14 @@ struct DeviceObject {
 static_assert(offsetof(DeviceObject, ops) == 664 && offsetof(DeviceObject, info) >= 712);
 inline DeviceObject* of(ibv_device* d) { return reinterpret_cast<DeviceObject*>(d); }
 
-// A pipe of records of the kernel's form.  The writer never blocks: what finds no room waits in a list and moves up
-// when the application reads.  Every record that was written and not purged has been or will be read.
+// A pipe of records of the kernel's form.  The writer never blocks: what finds no room waits in a
+// list and moves up when the application reads.  Every record that was written and not purged has
+// been or will be read.
 class EventPipe {
  public:
   explicit EventPipe(std::size_t record_size) : record_size_(record_size) {}
   ~EventPipe();
-  int open();                        // errno
+  int open();  // errno
   int fd() const { return read_fd_; }
   void write(const void* record, std::uint64_t element);
   // The application has read a record: there is room for one more.
@@ -81,7 +85,8 @@ class EventPipe {
   std::deque<Record> waiting_;
 };
 
-// What the application's inline functions look at, in front of and around the ibv_context, and whose it is.
+// What the application's inline functions look at, in front of and around the ibv_context, and
+// whose it is.
 struct Context;
 struct ContextBlock {
   VerbsContext abi;
@@ -191,7 +196,8 @@ inline Ah* of(ibv_ah* a) { return reinterpret_cast<Ah*>(a); }
 
 // --- what the files share
 void fill_slots(Context&);
-int query_device_ex(ibv_context*, const ibv_query_device_ex_input*, ibv_device_attr_ex*, std::size_t);
+int query_device_ex(ibv_context*, const ibv_query_device_ex_input*, ibv_device_attr_ex*,
+                    std::size_t);
 int query_port(ibv_context*, std::uint8_t port, ibv_port_attr*, std::size_t length);
 int compat_query_device(ibv_context*, ibv_device_attr*);
 int compat_query_port(ibv_context*, std::uint8_t port, _compat_ibv_port_attr*);
@@ -208,7 +214,8 @@ int post_srq_recv(ibv_srq*, ibv_recv_wr*, ibv_recv_wr**);
 
 void init_sync(pthread_mutex_t&, pthread_cond_t&);
 // Waits until `completed` (guarded by the mutex) has caught up with `delivered`.
-void wait_for_acks(pthread_mutex_t&, pthread_cond_t&, const std::uint32_t& completed, std::uint32_t delivered);
+void wait_for_acks(pthread_mutex_t&, pthread_cond_t&, const std::uint32_t& completed,
+                   std::uint32_t delivered);
 
 // The address vector of `attr`, or an errno and a line in the log that begins with `who`.
 int make_address(const Context&, const ibv_ah_attr&, const char* who, engine::AddressVector&);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// ibv_post_send(3), ibv_post_recv(3), ibv_post_srq_recv(3): work requests become WQEs under the queue's own lock, and one
-// doorbell is rung for the whole list.  On an error *bad_wr is the first request that was not posted; those before it are.
+// ibv_post_send(3), ibv_post_recv(3), ibv_post_srq_recv(3): work requests become WQEs under the
+// queue's own lock, and one doorbell is rung for the whole list.  On an error *bad_wr is the first
+// request that was not posted; those before it are.
 #include <arpa/inet.h>
 
 #include <algorithm>
@@ -24,21 +25,26 @@ constexpr unsigned bit(WrOpcode o) { return 1u << static_cast<unsigned>(o); }
 
 // Table "operations by service type" (IBTA 9.4, ibv_post_send(3)).
 constexpr unsigned ud_opcodes = bit(WrOpcode::send) | bit(WrOpcode::send_with_imm);
-constexpr unsigned uc_opcodes = ud_opcodes | bit(WrOpcode::rdma_write) | bit(WrOpcode::rdma_write_with_imm) |
-                                bit(WrOpcode::send_with_inv) | bit(WrOpcode::local_inv);
-constexpr unsigned rc_opcodes = uc_opcodes | bit(WrOpcode::rdma_read) | bit(WrOpcode::atomic_cmp_and_swp) |
-                                bit(WrOpcode::atomic_fetch_and_add) | bit(WrOpcode::atomic_write) |
-                                bit(WrOpcode::flush);
-constexpr unsigned inline_opcodes = bit(WrOpcode::send) | bit(WrOpcode::send_with_imm) |
-                                    bit(WrOpcode::send_with_inv) | bit(WrOpcode::rdma_write) |
-                                    bit(WrOpcode::rdma_write_with_imm) | bit(WrOpcode::atomic_write);
+constexpr unsigned uc_opcodes = ud_opcodes | bit(WrOpcode::rdma_write) |
+                                bit(WrOpcode::rdma_write_with_imm) | bit(WrOpcode::send_with_inv) |
+                                bit(WrOpcode::local_inv);
+constexpr unsigned rc_opcodes =
+    uc_opcodes | bit(WrOpcode::rdma_read) | bit(WrOpcode::atomic_cmp_and_swp) |
+    bit(WrOpcode::atomic_fetch_and_add) | bit(WrOpcode::atomic_write) | bit(WrOpcode::flush);
+constexpr unsigned inline_opcodes =
+    bit(WrOpcode::send) | bit(WrOpcode::send_with_imm) | bit(WrOpcode::send_with_inv) |
+    bit(WrOpcode::rdma_write) | bit(WrOpcode::rdma_write_with_imm) | bit(WrOpcode::atomic_write);
 
 bool allowed(QpType type, WrOpcode opcode) {
-  const unsigned mask = type == QpType::rc ? rc_opcodes : type == QpType::uc ? uc_opcodes : ud_opcodes;
+  const unsigned mask = type == QpType::rc   ? rc_opcodes
+                        : type == QpType::uc ? uc_opcodes
+                                             : ud_opcodes;
   return static_cast<unsigned>(opcode) < 32 && (mask & bit(opcode));
 }
 
-const engine::Sge* list_of(const ibv_sge* list) { return reinterpret_cast<const engine::Sge*>(list); }
+const engine::Sge* list_of(const ibv_sge* list) {
+  return reinterpret_cast<const engine::Sge*>(list);
+}
 
 std::uint64_t length_of(const ibv_sge* list, int n) {
   std::uint64_t length = 0;
@@ -49,7 +55,9 @@ std::uint64_t length_of(const ibv_sge* list, int n) {
 void fill_operation(const Qp& qp, const ibv_send_wr& wr, engine::SendWqe& w) {
   switch (w.opcode) {
     case WrOpcode::send_with_imm:
-    case WrOpcode::send: w.imm_or_rkey = ntohl(wr.imm_data); break;
+    case WrOpcode::send:
+      w.imm_or_rkey = ntohl(wr.imm_data);
+      break;
     case WrOpcode::rdma_write_with_imm:
       w.imm_or_rkey = ntohl(wr.imm_data);
       [[fallthrough]];
@@ -66,7 +74,9 @@ void fill_operation(const Qp& qp, const ibv_send_wr& wr, engine::SendWqe& w) {
       w.compare_add = wr.wr.atomic.compare_add;
       w.swap = wr.wr.atomic.swap;
       break;
-    default: w.imm_or_rkey = wr.invalidate_rkey; break;
+    default:
+      w.imm_or_rkey = wr.invalidate_rkey;
+      break;
   }
   if (qp.pair->type != QpType::ud) return;
   const Ah& ah = *of(wr.wr.ud.ah);
@@ -83,7 +93,8 @@ Refusal append(const Qp& qp, engine::SendQueue& sq, const ibv_send_wr& wr) {
   const std::uint64_t length = length_of(wr.sg_list, wr.num_sge);
   const auto elements = static_cast<std::uint64_t>(wr.num_sge);
   if (static_cast<unsigned>(wr.opcode) > 31) return {EINVAL, "unknown opcode"};
-  if (Refusal r = check_request(qp, opcode, wr.send_flags, inlined ? 0 : elements, length)) return r;
+  if (Refusal r = check_request(qp, opcode, wr.send_flags, inlined ? 0 : elements, length))
+    return r;
   if (qp.pair->type == QpType::ud && !wr.wr.ud.ah) return {EINVAL, "no address handle"};
   engine::SendWqe* w = sq.reserve();
   if (!w) return {ENOMEM};
@@ -115,7 +126,8 @@ Refusal check_state(const engine::QueuePair& pair) {
   return {};
 }
 
-Refusal check_request(const Qp& qp, WrOpcode opcode, unsigned flags, std::uint64_t num_sge, std::uint64_t length) {
+Refusal check_request(const Qp& qp, WrOpcode opcode, unsigned flags, std::uint64_t num_sge,
+                      std::uint64_t length) {
   if (!allowed(qp.pair->type, opcode)) return {EINVAL, "this QP type has no such operation"};
   if (flags & ~0xfu) return {EINVAL, "unsupported send flags"};
   if (num_sge > qp.cap.max_send_sge) return {EINVAL, "num_sge > max_send_sge"};
@@ -166,7 +178,8 @@ namespace {
 int append_receives(engine::ReceiveQueue& rq, ibv_recv_wr*& wr) {
   for (; wr; wr = wr->next) {
     if (wr->num_sge < 0 || static_cast<unsigned>(wr->num_sge) > rq.max_sge()) return EINVAL;
-    if (!rq.post(wr->wr_id, {list_of(wr->sg_list), static_cast<std::size_t>(wr->num_sge)})) return ENOMEM;
+    if (!rq.post(wr->wr_id, {list_of(wr->sg_list), static_cast<std::size_t>(wr->num_sge)}))
+      return ENOMEM;
   }
   return 0;
 }
@@ -187,7 +200,8 @@ int post_recv(ibv_qp* q, ibv_recv_wr* wr, ibv_recv_wr** bad) {
       error = append_receives(*pair.own_rq, wr);
     }
   }
-  // A receive queue in the error state is flushed by the engine, which learns of new entries by the doorbell.
+  // A receive queue in the error state is flushed by the engine, which learns of new entries by the
+  // doorbell.
   if (pair.state.load(std::memory_order_seq_cst) == QpState::error) ring(qp);
   if (error) *bad = wr;
   return error;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a device and its port are (ibv_query_device(3), ibv_query_port(3), ibv_query_gid(3), ibv_query_pkey(3)).  Every limit
-// here is the one that the creators enforce.
+// What a device and its port are (ibv_query_device(3), ibv_query_port(3), ibv_query_gid(3),
+// ibv_query_pkey(3)).  Every limit here is the one that the creators enforce.
 #include <arpa/inet.h>
 
 #include <algorithm>
@@ -18,7 +18,8 @@ namespace {
 
 constexpr std::uint32_t own_vendor_id = 0xadbe, mellanox_vendor_id = 0x02c9;
 
-// Some programs switch features by part number (perftest: inline data and the extended post interface only for parts it knows).
+// Some programs switch features by part number (perftest: inline data and the extended post
+// interface only for parts it knows).
 std::uint32_t part_id() {
   const char* value = std::getenv("ADVERB_PART_ID");
   const unsigned long id = value ? std::strtoul(value, nullptr, 0) : 0;
@@ -30,8 +31,8 @@ void fill_limits(ibv_device_attr& a) {
   a.page_size_cap = ~0ull;
   a.max_qp = max_qp;
   a.max_qp_wr = max_qp_wr;
-  a.device_cap_flags = IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_PORT_ACTIVE_EVENT | IBV_DEVICE_SYS_IMAGE_GUID |
-                       IBV_DEVICE_RC_RNR_NAK_GEN;
+  a.device_cap_flags = IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_PORT_ACTIVE_EVENT |
+                       IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN;
   a.max_sge = max_sge;
   a.max_sge_rd = max_sge;
   a.max_cq = max_cq;
@@ -64,14 +65,16 @@ int query_device(ibv_context* c, ibv_device_attr* a) {
   return 0;
 }
 
-// Active speed and width by the speed of the interface, as the kernel reckons them for RoCE; unknown counts as 10 Gb/s.
+// Active speed and width by the speed of the interface, as the kernel reckons them for RoCE;
+// unknown counts as 10 Gb/s.
 struct LinkSpeed {
   std::uint32_t mbps;
-  std::uint8_t speed, width;  // speed: 1 SDR 2.5, 2 DDR 5, 8 FDR10, 32 EDR, 64 HDR, 128 NDR; width: 1, 2 (4x), 16 (2x)
+  std::uint8_t speed, width;  // speed: 1 SDR 2.5, 2 DDR 5, 8 FDR10, 32 EDR, 64 HDR, 128 NDR; width:
+                              // 1, 2 (4x), 16 (2x)
 };
-constexpr LinkSpeed link_speeds[] = {{1'000, 1, 1},   {10'000, 8, 1},   {20'000, 2, 2},   {25'000, 32, 1},
-                                     {40'000, 8, 2},  {50'000, 32, 16}, {100'000, 32, 2}, {200'000, 64, 2},
-                                     {400'000, 128, 2}};
+constexpr LinkSpeed link_speeds[] = {{1'000, 1, 1},    {10'000, 8, 1},   {20'000, 2, 2},
+                                     {25'000, 32, 1},  {40'000, 8, 2},   {50'000, 32, 16},
+                                     {100'000, 32, 2}, {200'000, 64, 2}, {400'000, 128, 2}};
 LinkSpeed link_speed(const nic::DeviceInfo& info) {
   const std::uint32_t mbps = info.speed_mbps ? info.speed_mbps : 10'000;
   for (const LinkSpeed& s : link_speeds)
@@ -88,7 +91,8 @@ int check_port(ibv_context* c, unsigned port) {
 
 int compat_query_device(ibv_context* c, ibv_device_attr* a) { return query_device(c, a); }
 
-int query_device_ex(ibv_context* c, const ibv_query_device_ex_input* input, ibv_device_attr_ex* out, std::size_t size) {
+int query_device_ex(ibv_context* c, const ibv_query_device_ex_input* input, ibv_device_attr_ex* out,
+                    std::size_t size) {
   return guarded([&] {
     if ((input && input->comp_mask) || size < sizeof(ibv_device_attr)) return EINVAL;
     ibv_device_attr_ex a{};
@@ -194,8 +198,8 @@ ADVERB_API int ibv_query_gid(ibv_context* c, std::uint8_t port, int index, ibv_g
   return 0;
 }
 
-ADVERB_API int _ibv_query_gid_ex(ibv_context* c, std::uint32_t port, std::uint32_t index, ibv_gid_entry* out,
-                                 std::uint32_t flags, std::size_t size) {
+ADVERB_API int _ibv_query_gid_ex(ibv_context* c, std::uint32_t port, std::uint32_t index,
+                                 ibv_gid_entry* out, std::uint32_t flags, std::size_t size) {
   if (flags) return EOPNOTSUPP;
   ibv_gid_entry entry{};
   if (const int error = query_gid_entry(c, port, index, entry)) return error;
@@ -203,8 +207,8 @@ ADVERB_API int _ibv_query_gid_ex(ibv_context* c, std::uint32_t port, std::uint32
   return 0;
 }
 
-ADVERB_API ssize_t _ibv_query_gid_table(ibv_context* c, ibv_gid_entry* out, std::size_t room, std::uint32_t flags,
-                                        std::size_t size) {
+ADVERB_API ssize_t _ibv_query_gid_table(ibv_context* c, ibv_gid_entry* out, std::size_t room,
+                                        std::uint32_t flags, std::size_t size) {
   if (flags) return -EOPNOTSUPP;
   if (!of(c)->alive()) return -EIO;
   std::size_t n = 0;

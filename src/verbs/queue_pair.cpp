@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Queue pairs: creation, the state machine's front end, query and destruction (ibv_create_qp(3), ibv_modify_qp(3),
-// ibv_query_qp(3), ibv_destroy_qp(3)).  The transitions themselves are the engine's; here stands what concerns the device
-// (port, P_Key, addresses) and the line in the log that says why a call was refused.
+// Queue pairs: creation, the state machine's front end, query and destruction (ibv_create_qp(3),
+// ibv_modify_qp(3), ibv_query_qp(3), ibv_destroy_qp(3)).  The transitions themselves are the
+// engine's; here stands what concerns the device (port, P_Key, addresses) and the line in the log
+// that says why a call was refused.
 #include <arpa/inet.h>
 
 #include <algorithm>
@@ -21,10 +22,14 @@ namespace {
 
 const char* name_of(unsigned type) {
   switch (type) {
-    case IBV_QPT_RC: return "RC";
-    case IBV_QPT_UC: return "UC";
-    case IBV_QPT_UD: return "UD";
-    default: return "?";
+    case IBV_QPT_RC:
+      return "RC";
+    case IBV_QPT_UC:
+      return "UC";
+    case IBV_QPT_UD:
+      return "UD";
+    default:
+      return "?";
   }
 }
 
@@ -33,31 +38,41 @@ int check_type(unsigned type) {
   switch (type) {
     case IBV_QPT_RC:
     case IBV_QPT_UC:
-    case IBV_QPT_UD: return 0;
+    case IBV_QPT_UD:
+      return 0;
     case IBV_QPT_RAW_PACKET:
     case IBV_QPT_XRC_SEND:
     case IBV_QPT_XRC_RECV:
-    case IBV_QPT_DRIVER: return refuse(EOPNOTSUPP, "create_qp: QP type {} is not supported", type);
-    default: return refuse(EINVAL, "create_qp: unknown QP type {}", type);
+    case IBV_QPT_DRIVER:
+      return refuse(EOPNOTSUPP, "create_qp: QP type {} is not supported", type);
+    default:
+      return refuse(EINVAL, "create_qp: unknown QP type {}", type);
   }
 }
 
 int check_cap(const ibv_qp_cap& cap, bool has_srq) {
   const auto check = [](const char* what, std::uint32_t value, std::uint32_t limit) {
-    return value <= limit ? 0 : refuse(EINVAL, "create_qp: {} {} of at most {}", what, value, limit);
+    return value <= limit ? 0
+                          : refuse(EINVAL, "create_qp: {} {} of at most {}", what, value, limit);
   };
   if (const int e = check("max_send_wr", cap.max_send_wr, max_qp_wr)) return e;
   if (const int e = check("max_send_sge", cap.max_send_sge, max_sge)) return e;
-  if (const int e = check("max_inline_data", cap.max_inline_data, max_inline)) return e;
+  // Programs look for this limit by trying, so it is no news.
+  if (cap.max_inline_data > max_inline) {
+    nic::log(nic::LogLevel::info, "create_qp: max_inline_data {} of at most {}",
+             cap.max_inline_data, max_inline);
+    return EINVAL;
+  }
   if (has_srq) return 0;
   if (const int e = check("max_recv_wr", cap.max_recv_wr, max_qp_wr)) return e;
   return check("max_recv_sge", cap.max_recv_sge, max_sge);
 }
 
 int check_objects(const Context* context, const ibv_qp_init_attr_ex& a) {
-  if (!a.send_cq || !a.recv_cq) return refuse(EINVAL, "create_qp: a QP needs a send and a receive CQ");
-  if (of(a.pd)->context != context || of(a.send_cq)->context != context || of(a.recv_cq)->context != context ||
-      (a.srq && of(a.srq)->context != context))
+  if (!a.send_cq || !a.recv_cq)
+    return refuse(EINVAL, "create_qp: a QP needs a send and a receive CQ");
+  if (of(a.pd)->context != context || of(a.send_cq)->context != context ||
+      of(a.recv_cq)->context != context || (a.srq && of(a.srq)->context != context))
     return refuse(EINVAL, "create_qp: PD, CQs and SRQ must be of one context");
   return 0;
 }
@@ -101,7 +116,8 @@ ibv_qp* create_qp(ibv_context* c, ibv_qp_init_attr_ex& a, std::uint64_t ops) {
   qp->cap = granted(a.cap, a.srq);
   qp->sq_sig_all = a.sq_sig_all;
   if (ops)
-    if (const int error = init_batch(*qp, static_cast<engine::QpType>(a.qp_type), ops)) return errno = error, nullptr;
+    if (const int error = init_batch(*qp, static_cast<engine::QpType>(a.qp_type), ops))
+      return errno = error, nullptr;
   const engine::QpInit init{.type = static_cast<engine::QpType>(a.qp_type),
                             .pd = qp->pd->id,
                             .send_cq = qp->send_cq->queue,
@@ -114,7 +130,8 @@ ibv_qp* create_qp(ibv_context* c, ibv_qp_init_attr_ex& a, std::uint64_t ops) {
                             .max_inline = inline_room(qp->cap, ops),
                             .sq_sig_all = qp->sq_sig_all,
                             .user = qp.get()};
-  qp->pair = context->device->with_engine([&](engine::Engine& e, Instant) { return e.create_qp(init); });
+  qp->pair =
+      context->device->with_engine([&](engine::Engine& e, Instant) { return e.create_qp(init); });
   if (!qp->pair) return fail(ENOMEM, "create_qp: all QPs of this process are in use");
   fill_public(*qp, c, a);
   a.cap = qp->cap;
@@ -124,7 +141,8 @@ ibv_qp* create_qp(ibv_context* c, ibv_qp_init_attr_ex& a, std::uint64_t ops) {
   return &qp.release()->qp;
 }
 
-// What of create_qp_ex there is: a PD, and the operations that the extended post interface is to have.
+// What of create_qp_ex there is: a PD, and the operations that the extended post interface is to
+// have.
 int check_extended(const ibv_qp_init_attr_ex& a) {
   constexpr std::uint32_t known =
       IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
@@ -134,26 +152,33 @@ int check_extended(const ibv_qp_init_attr_ex& a) {
   return 0;
 }
 
-void log_refusal(const Qp& qp, engine::QpState from, engine::QpState to, const engine::ModifyResult& r) {
+void log_refusal(const Qp& qp, engine::QpState from, engine::QpState to,
+                 const engine::ModifyResult& r) {
   using enum engine::TransitionError::Kind;
   const auto log = [&](std::string_view why) {
-    nic::log(nic::LogLevel::warn, "modify_qp qp {:#x}: {} on {}", qp.qp.qp_num, why, qp.context->info().name);
+    nic::log(nic::LogLevel::warn, "modify_qp qp {:#x}: {} on {}", qp.qp.qp_num, why,
+             qp.context->info().name);
   };
   char names[256];
   engine::describe_mask(r.transition.mask, names, sizeof names);
   const char* type = name_of(qp.qp.qp_type);
   switch (r.transition.kind) {
     case no_such_transition:
-      return log(fmt::format("no transition from {} to {}", engine::name_of(from), engine::name_of(to)));
+      return log(
+          fmt::format("no transition from {} to {}", engine::name_of(from), engine::name_of(to)));
     case missing_attribute:
-      return log(fmt::format("{} {} to {} needs {}", type, engine::name_of(from), engine::name_of(to), names));
+      return log(fmt::format("{} {} to {} needs {}", type, engine::name_of(from),
+                             engine::name_of(to), names));
     case attribute_not_allowed:
-      return log(fmt::format("{} {} to {} does not allow {}", type, engine::name_of(from), engine::name_of(to), names));
-    case none: break;
+      return log(fmt::format("{} {} to {} does not allow {}", type, engine::name_of(from),
+                             engine::name_of(to), names));
+    case none:
+      break;
   }
   const std::string_view what = r.what ? r.what : "refused";
   if (what == "path_mtu above active_mtu")
-    return log(fmt::format("path_mtu {} > active_mtu {}", engine::bytes_of(static_cast<engine::Mtu>(r.value)),
+    return log(fmt::format("path_mtu {} > active_mtu {}",
+                           engine::bytes_of(static_cast<engine::Mtu>(r.value)),
                            engine::bytes_of(static_cast<engine::Mtu>(r.limit))));
   log(fmt::format("{}: {} (limit {})", what, r.value, r.limit));
 }
@@ -184,14 +209,18 @@ engine::QpAttributes convert(const ibv_qp_attr& a, unsigned mask) {
 // What the device has and the engine does not know.
 int check_device_attributes(const Qp& qp, const ibv_qp_attr& a, unsigned mask) {
   const std::uint32_t n = qp.qp.qp_num;
-  if (mask & IBV_QP_CAP) return refuse(EOPNOTSUPP, "modify_qp qp {:#x}: queues cannot be resized", n);
-  if (mask & IBV_QP_ALT_PATH) return refuse(EOPNOTSUPP, "modify_qp qp {:#x}: there are no alternate paths", n);
+  if (mask & IBV_QP_CAP)
+    return refuse(EOPNOTSUPP, "modify_qp qp {:#x}: queues cannot be resized", n);
+  if (mask & IBV_QP_ALT_PATH)
+    return refuse(EOPNOTSUPP, "modify_qp qp {:#x}: there are no alternate paths", n);
   if (mask & IBV_QP_PORT && a.port_num != 1)
-    return refuse(EINVAL, "modify_qp qp {:#x}: port {} does not exist on {}", n, a.port_num, qp.context->info().name);
+    return refuse(EINVAL, "modify_qp qp {:#x}: port {} does not exist on {}", n, a.port_num,
+                  qp.context->info().name);
   if (mask & IBV_QP_PKEY_INDEX && a.pkey_index != 0)
     return refuse(EINVAL, "modify_qp qp {:#x}: pkey_index {} of a table of 1", n, a.pkey_index);
   if (mask & IBV_QP_STATE && static_cast<unsigned>(a.qp_state) > IBV_QPS_ERR)
-    return refuse(EINVAL, "modify_qp qp {:#x}: unknown state {}", n, static_cast<unsigned>(a.qp_state));
+    return refuse(EINVAL, "modify_qp qp {:#x}: unknown state {}", n,
+                  static_cast<unsigned>(a.qp_state));
   return 0;
 }
 
@@ -206,10 +235,11 @@ int modify_qp(Qp& qp, const ibv_qp_attr& a, unsigned mask) {
     if (const int error = make_address(*qp.context, ah, who.c_str(), attr.av)) return error;
   }
   engine::QpState from{};
-  const engine::ModifyResult result = qp.context->device->with_engine([&](engine::Engine& e, Instant now) {
-    from = qp.pair->state.load(std::memory_order_relaxed);
-    return e.modify_qp(now, *qp.pair, attr, mask);
-  });
+  const engine::ModifyResult result =
+      qp.context->device->with_engine([&](engine::Engine& e, Instant now) {
+        from = qp.pair->state.load(std::memory_order_relaxed);
+        return e.modify_qp(now, *qp.pair, attr, mask);
+      });
   if (!result.ok()) {
     log_refusal(qp, from, mask & IBV_QP_STATE ? attr.state : from, result);
     return EINVAL;
@@ -272,7 +302,8 @@ int detach_qp(ibv_qp* q, std::uint32_t& async) {
   if (!qp->context->alive()) return EIO;
   live().remove(q, Kind::qp);
   qp->context->device->destroy_qp(qp->pair);
-  if (qp->async_events) qp->async_events -= qp->context->async.purge(reinterpret_cast<std::uintptr_t>(qp));
+  if (qp->async_events)
+    qp->async_events -= qp->context->async.purge(reinterpret_cast<std::uintptr_t>(qp));
   async = qp->async_events;
   return 0;
 }
@@ -315,7 +346,9 @@ ADVERB_API ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* a) {
   });
 }
 
-ADVERB_API ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp* qp) { return of(qp)->batch ? &of(qp)->ext.ex : nullptr; }
+ADVERB_API ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp* qp) {
+  return of(qp)->batch ? &of(qp)->ext.ex : nullptr;
+}
 
 ADVERB_API int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask) {
   return guarded([&] { return modify_qp(*of(qp), *attr, static_cast<unsigned>(mask)); });

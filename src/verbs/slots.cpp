@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The function pointers of a context, which inline functions call without asking whether they are there, and the exported
-// calls that are not supported.  "Not supported" is EOPNOTSUPP as the return value, or null and errno.
+// The function pointers of a context, which inline functions call without asking whether they are
+// there, and the exported calls that are not supported.  "Not supported" is EOPNOTSUPP as the
+// return value, or null and errno.
 #include <cerrno>
 #include <new>
 
@@ -97,12 +98,12 @@ void fill_slots(Context& context) {
 
 }  // namespace adverb::verbs
 
-#define NO_POINTER(name)      \
-  ADVERB_API void* name() {   \
-    errno = EOPNOTSUPP;       \
-    return nullptr;           \
+#define NO_POINTER(name)    \
+  ADVERB_API void* name() { \
+    errno = EOPNOTSUPP;     \
+    return nullptr;         \
   }
-#define NO_ERRNO(name)   \
+#define NO_ERRNO(name)    \
   ADVERB_API int name() { \
     errno = EOPNOTSUPP;   \
     return EOPNOTSUPP;    \
@@ -114,11 +115,15 @@ void fill_slots(Context& context) {
   }
 
 ADVERB_API ibv_context* ibv_import_device(int) { return errno = EOPNOTSUPP, nullptr; }
-ADVERB_API ibv_pd* ibv_import_pd(ibv_context*, std::uint32_t) { return errno = EOPNOTSUPP, nullptr; }
+ADVERB_API ibv_pd* ibv_import_pd(ibv_context*, std::uint32_t) {
+  return errno = EOPNOTSUPP, nullptr;
+}
 ADVERB_API void ibv_unimport_pd(ibv_pd*) {}
 ADVERB_API ibv_mr* ibv_import_mr(ibv_pd*, std::uint32_t) { return errno = EOPNOTSUPP, nullptr; }
 ADVERB_API void ibv_unimport_mr(ibv_mr*) {}
-ADVERB_API ibv_dm* ibv_import_dm(ibv_context*, std::uint32_t) { return errno = EOPNOTSUPP, nullptr; }
+ADVERB_API ibv_dm* ibv_import_dm(ibv_context*, std::uint32_t) {
+  return errno = EOPNOTSUPP, nullptr;
+}
 ADVERB_API void ibv_unimport_dm(ibv_dm*) {}
 ADVERB_API ibv_mr* ibv_reg_dmabuf_mr(ibv_pd*, std::uint64_t, std::size_t, std::uint64_t, int, int) {
   return errno = EOPNOTSUPP, nullptr;

@@ -15,7 +15,8 @@ ibv_srq* create_srq(ibv_pd* p, void* srq_context, ibv_srq_attr& attr) {
   if (!pd->context->alive()) return errno = EIO, nullptr;
   if (attr.max_wr < 1 || attr.max_wr > max_srq_wr)
     return fail(EINVAL, "create_srq: max_wr {} of at most {}", attr.max_wr, max_srq_wr);
-  if (attr.max_sge > max_srq_sge) return fail(EINVAL, "create_srq: max_sge {} of at most {}", attr.max_sge, max_srq_sge);
+  if (attr.max_sge > max_srq_sge)
+    return fail(EINVAL, "create_srq: max_sge {} of at most {}", attr.max_sge, max_srq_sge);
   auto srq = std::make_unique<Srq>();
   srq->context = pd->context;
   srq->pd = pd;
@@ -40,10 +41,12 @@ int modify_srq(ibv_srq* s, const ibv_srq_attr& attr, int mask) {
   Srq& srq = *of(s);
   if (!srq.context->alive()) return EIO;
   if (mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT)) return EINVAL;
-  if (mask & IBV_SRQ_MAX_WR) return refuse(EOPNOTSUPP, "modify_srq: the size of an SRQ cannot be changed");
+  if (mask & IBV_SRQ_MAX_WR)
+    return refuse(EOPNOTSUPP, "modify_srq: the size of an SRQ cannot be changed");
   if (!(mask & IBV_SRQ_LIMIT)) return 0;
   if (attr.srq_limit > srq.queue->queue.depth())
-    return refuse(EINVAL, "modify_srq: srq_limit {} > max_wr {}", attr.srq_limit, srq.queue->queue.depth());
+    return refuse(EINVAL, "modify_srq: srq_limit {} > max_wr {}", attr.srq_limit,
+                  srq.queue->queue.depth());
   srq.context->device->with_engine(
       [&](engine::Engine& e, Instant) { e.arm_srq_limit(srq.queue, attr.srq_limit); });
   return 0;
@@ -55,7 +58,8 @@ int detach_srq(ibv_srq* s, std::uint32_t& async) {
   if (!srq->context->alive()) return EIO;
   if (!srq->context->device->destroy_srq(srq->queue)) return EBUSY;
   live().remove(s, Kind::srq);
-  if (srq->async_events) srq->async_events -= srq->context->async.purge(reinterpret_cast<std::uintptr_t>(srq));
+  if (srq->async_events)
+    srq->async_events -= srq->context->async.purge(reinterpret_cast<std::uintptr_t>(srq));
   async = srq->async_events;
   return 0;
 }
@@ -73,7 +77,8 @@ void free_srq(ibv_srq* s) {
 ibv_srq* create_srq_ex(ibv_context*, ibv_srq_init_attr_ex* a) {
   return guarded([&]() -> ibv_srq* {
     const bool basic = !(a->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) || a->srq_type == IBV_SRQT_BASIC;
-    if (!basic || !(a->comp_mask & IBV_SRQ_INIT_ATTR_PD) || a->comp_mask & ~3u) return errno = EOPNOTSUPP, nullptr;
+    if (!basic || !(a->comp_mask & IBV_SRQ_INIT_ATTR_PD) || a->comp_mask & ~3u)
+      return errno = EOPNOTSUPP, nullptr;
     return create_srq(a->pd, a->srq_context, a->attr);
   });
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names of enumerators and conversions of rates (ibv_event_type_str(3), ibv_rate_to_mult(3), ibv_rate_to_mbps(3)).
+// Names of enumerators and conversions of rates (ibv_event_type_str(3), ibv_rate_to_mult(3),
+// ibv_rate_to_mbps(3)).
 #include <array>
 
 #include "verbs/api.hpp"
@@ -12,35 +13,39 @@ const char* name_in(const std::array<const char*, N>& names, unsigned i, const c
   return i < N && names[i] ? names[i] : otherwise;
 }
 
-constexpr std::array<const char*, 9> node_types = {
-    nullptr,          "InfiniBand channel adapter", "InfiniBand switch", "InfiniBand router", "iWARP NIC",
-    "usNIC",          "usNIC UDP",                  "unspecified"};
+constexpr std::array<const char*, 9> node_types = {nullptr,
+                                                   "InfiniBand channel adapter",
+                                                   "InfiniBand switch",
+                                                   "InfiniBand router",
+                                                   "iWARP NIC",
+                                                   "usNIC",
+                                                   "usNIC UDP",
+                                                   "unspecified"};
 
-constexpr std::array<const char*, 6> port_states = {"no state change (NOP)", "down",   "init",
-                                                    "armed",                 "active", "active defer"};
+constexpr std::array<const char*, 6> port_states = {
+    "no state change (NOP)", "down", "init", "armed", "active", "active defer"};
 
-constexpr std::array<const char*, 21> events = {
-    "CQ error",
-    "local work queue catastrophic error",
-    "invalid request local work queue error",
-    "local access violation work queue error",
-    "communication established",
-    "send queue drained",
-    "path migrated",
-    "path migration request error",
-    "local catastrophic error",
-    "port active",
-    "port error",
-    "LID change",
-    "P_Key change",
-    "SM change",
-    "SRQ catastrophic error",
-    "SRQ limit reached",
-    "last WQE reached",
-    "client reregistration",
-    "GID table change",
-    "WQ fatal",
-    "device speed change"};
+constexpr std::array<const char*, 21> events = {"CQ error",
+                                                "local work queue catastrophic error",
+                                                "invalid request local work queue error",
+                                                "local access violation work queue error",
+                                                "communication established",
+                                                "send queue drained",
+                                                "path migrated",
+                                                "path migration request error",
+                                                "local catastrophic error",
+                                                "port active",
+                                                "port error",
+                                                "LID change",
+                                                "P_Key change",
+                                                "SM change",
+                                                "SRQ catastrophic error",
+                                                "SRQ limit reached",
+                                                "last WQE reached",
+                                                "client reregistration",
+                                                "GID table change",
+                                                "WQ fatal",
+                                                "device speed change"};
 
 constexpr std::array<const char*, 24> statuses = {"success",
                                                   "local length error",
@@ -72,15 +77,18 @@ struct Rate {
   ibv_rate rate;
   int multiple, mbps;
 };
-constexpr Rate rates[] = {
-    {IBV_RATE_2_5_GBPS, 1, 2500},     {IBV_RATE_5_GBPS, 2, 5000},        {IBV_RATE_10_GBPS, 4, 10000},
-    {IBV_RATE_14_GBPS, 6, 14062},     {IBV_RATE_20_GBPS, 8, 20000},      {IBV_RATE_25_GBPS, 10, 25781},
-    {IBV_RATE_28_GBPS, 11, 28125},    {IBV_RATE_30_GBPS, 12, 30000},     {IBV_RATE_40_GBPS, 16, 40000},
-    {IBV_RATE_50_GBPS, 20, 53125},    {IBV_RATE_56_GBPS, 22, 56250},     {IBV_RATE_60_GBPS, 24, 60000},
-    {IBV_RATE_80_GBPS, 32, 80000},    {IBV_RATE_100_GBPS, 40, 103125},   {IBV_RATE_112_GBPS, 45, 112500},
-    {IBV_RATE_120_GBPS, 48, 120000},  {IBV_RATE_168_GBPS, 67, 168750},   {IBV_RATE_200_GBPS, 80, 206250},
-    {IBV_RATE_300_GBPS, 120, 309375}, {IBV_RATE_400_GBPS, 160, 425000},  {IBV_RATE_600_GBPS, 240, 637500},
-    {IBV_RATE_800_GBPS, 320, 850000}, {IBV_RATE_1200_GBPS, 480, 1275000}};
+constexpr Rate rates[] = {{IBV_RATE_2_5_GBPS, 1, 2500},      {IBV_RATE_5_GBPS, 2, 5000},
+                          {IBV_RATE_10_GBPS, 4, 10000},      {IBV_RATE_14_GBPS, 6, 14062},
+                          {IBV_RATE_20_GBPS, 8, 20000},      {IBV_RATE_25_GBPS, 10, 25781},
+                          {IBV_RATE_28_GBPS, 11, 28125},     {IBV_RATE_30_GBPS, 12, 30000},
+                          {IBV_RATE_40_GBPS, 16, 40000},     {IBV_RATE_50_GBPS, 20, 53125},
+                          {IBV_RATE_56_GBPS, 22, 56250},     {IBV_RATE_60_GBPS, 24, 60000},
+                          {IBV_RATE_80_GBPS, 32, 80000},     {IBV_RATE_100_GBPS, 40, 103125},
+                          {IBV_RATE_112_GBPS, 45, 112500},   {IBV_RATE_120_GBPS, 48, 120000},
+                          {IBV_RATE_168_GBPS, 67, 168750},   {IBV_RATE_200_GBPS, 80, 206250},
+                          {IBV_RATE_300_GBPS, 120, 309375},  {IBV_RATE_400_GBPS, 160, 425000},
+                          {IBV_RATE_600_GBPS, 240, 637500},  {IBV_RATE_800_GBPS, 320, 850000},
+                          {IBV_RATE_1200_GBPS, 480, 1275000}};
 
 }  // namespace
 }  // namespace adverb::verbs

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C shell as an application sees it: return conventions, argument errors, references and events.  The test links the
-// library like any program; the device is the first of this network namespace, and the peer is the test itself.
+// The C shell as an application sees it: return conventions, argument errors, references and
+// events.  The test links the library like any program; the device is the first of this network
+// namespace, and the peer is the test itself.
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -50,7 +51,11 @@ struct Verbs : testing::Test {
             .send_cq = cq,
             .recv_cq = cq,
             .srq = srq,
-            .cap = {.max_send_wr = 8, .max_recv_wr = 8, .max_send_sge = 4, .max_recv_sge = 4, .max_inline_data = 64},
+            .cap = {.max_send_wr = 8,
+                    .max_recv_wr = 8,
+                    .max_send_sge = 4,
+                    .max_recv_sge = 4,
+                    .max_inline_data = 64},
             .qp_type = type,
             .sq_sig_all = 1};
   }
@@ -72,8 +77,9 @@ struct Verbs : testing::Test {
     a.port_num = 1;
     a.qkey = 0x11111111;
     a.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
-    return ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-                                     (qp->qp_type == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS));
+    return ibv_modify_qp(qp, &a,
+                         IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+                             (qp->qp_type == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS));
   }
   int to_rtr(ibv_qp* qp, std::uint32_t peer) {
     ibv_qp_attr a{};
@@ -84,8 +90,9 @@ struct Verbs : testing::Test {
     a.max_dest_rd_atomic = 4;
     a.min_rnr_timer = 12;
     a.ah_attr = own_address();
-    return ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                                     IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+    return ibv_modify_qp(qp, &a,
+                         IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                             IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
   }
   static int to_rts(ibv_qp* qp) {
     ibv_qp_attr a{};
@@ -95,8 +102,9 @@ struct Verbs : testing::Test {
     a.retry_cnt = 7;
     a.rnr_retry = 7;
     a.max_rd_atomic = 4;
-    return ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-                                     IBV_QP_MAX_QP_RD_ATOMIC);
+    return ibv_modify_qp(qp, &a,
+                         IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+                             IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
   }
   static int to_error(ibv_qp* qp) {
     ibv_qp_attr a{};
@@ -280,7 +288,8 @@ TEST_F(MemoryRegions, RegistrationTouchesNothing) {
   ASSERT_TRUE(mr);
   std::vector<unsigned char> resident(length / page);
   ASSERT_EQ(mincore(p, length, resident.data()), 0);
-  EXPECT_EQ(std::count_if(resident.begin(), resident.end(), [](unsigned char c) { return c & 1; }), 0);
+  EXPECT_EQ(std::count_if(resident.begin(), resident.end(), [](unsigned char c) { return c & 1; }),
+            0);
   EXPECT_EQ(ibv_dereg_mr(mr), 0);
   munmap(p, length);
 }
@@ -298,8 +307,9 @@ TEST_F(MemoryRegions, Reregistration) {
   EXPECT_EQ(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, other, nullptr, 0, 0), 0);
   EXPECT_EQ(mr->pd, other);
   EXPECT_EQ(ibv_dealloc_pd(other), EBUSY);
-  EXPECT_EQ(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, nullptr, nullptr, 0, IBV_ACCESS_REMOTE_WRITE),
-            IBV_REREG_MR_ERR_INPUT);
+  EXPECT_EQ(
+      ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, nullptr, nullptr, 0, IBV_ACCESS_REMOTE_WRITE),
+      IBV_REREG_MR_ERR_INPUT);
   EXPECT_EQ(ibv_dereg_mr(mr), 0);
   EXPECT_EQ(ibv_dealloc_pd(other), 0);
 }
@@ -311,7 +321,8 @@ TEST_F(Verbs, WhatIsInUseIsNotDestroyed) {
   ibv_mr* mr = ibv_reg_mr(own, buffer.data(), 64, 0);
   EXPECT_EQ(ibv_dealloc_pd(own), EBUSY);
   EXPECT_EQ(ibv_dereg_mr(mr), 0);
-  ibv_srq_init_attr srq_attr{.srq_context = nullptr, .attr = {.max_wr = 4, .max_sge = 1, .srq_limit = 0}};
+  ibv_srq_init_attr srq_attr{.srq_context = nullptr,
+                             .attr = {.max_wr = 4, .max_sge = 1, .srq_limit = 0}};
   ibv_srq* srq = ibv_create_srq(own, &srq_attr);
   ASSERT_TRUE(srq);
   EXPECT_EQ(ibv_dealloc_pd(own), EBUSY);
@@ -763,16 +774,20 @@ TEST(Symbols, WhatNcclLooksUp) {
   void* library = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD);
   ASSERT_TRUE(library);
   for (const char* name :
-       {"ibv_get_device_list", "ibv_free_device_list", "ibv_get_device_name", "ibv_open_device", "ibv_close_device",
-        "ibv_get_async_event", "ibv_ack_async_event", "ibv_query_device", "ibv_query_port", "ibv_query_gid",
-        "ibv_query_qp", "ibv_alloc_pd", "ibv_dealloc_pd", "ibv_reg_mr", "ibv_dereg_mr", "ibv_create_cq",
-        "ibv_destroy_cq", "ibv_create_qp", "ibv_modify_qp", "ibv_destroy_qp", "ibv_fork_init", "ibv_event_type_str"})
+       {"ibv_get_device_list", "ibv_free_device_list", "ibv_get_device_name", "ibv_open_device",
+        "ibv_close_device",    "ibv_get_async_event",  "ibv_ack_async_event", "ibv_query_device",
+        "ibv_query_port",      "ibv_query_gid",        "ibv_query_qp",        "ibv_alloc_pd",
+        "ibv_dealloc_pd",      "ibv_reg_mr",           "ibv_dereg_mr",        "ibv_create_cq",
+        "ibv_destroy_cq",      "ibv_create_qp",        "ibv_modify_qp",       "ibv_destroy_qp",
+        "ibv_fork_init",       "ibv_event_type_str"})
     EXPECT_TRUE(dlvsym(library, name, "IBVERBS_1.1")) << name;
   EXPECT_TRUE(dlvsym(library, "ibv_reg_mr_iova2", "IBVERBS_1.8"));
   EXPECT_TRUE(dlvsym(library, "ibv_reg_dmabuf_mr", "IBVERBS_1.12"));
   EXPECT_TRUE(dlvsym(library, "ibv_query_port_speed", "IBVERBS_1.16"));
   for (const char* node : {"34", "57", "59", "64", "65"})
-    EXPECT_TRUE(dlvsym(library, "ibv_query_gid_type", (std::string("IBVERBS_PRIVATE_") + node).c_str())) << node;
+    EXPECT_TRUE(
+        dlvsym(library, "ibv_query_gid_type", (std::string("IBVERBS_PRIVATE_") + node).c_str()))
+        << node;
   dlclose(library);
 }
 
