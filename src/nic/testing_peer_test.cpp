@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sched.h>
+#include <spawn.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -16,6 +17,7 @@
 #include <filesystem>
 #include <mutex>
 
+#include "daemon/client.hpp"
 #include "nic/log.hpp"
 #include "nic/testing.hpp"
 
@@ -51,6 +53,20 @@ void enter_own_namespace() {
 }
 
 bool in_own_namespace() { return own_namespace; }
+
+// The library starts adverbd in a child that shares its memory until exec.  ThreadSanitizer follows
+// that child into exec with the state of the calling thread, and ignores what this thread
+// synchronises ever after.  So start it from here.
+static void start_daemon_for_sanitizer() {
+#if defined(__SANITIZE_THREAD__)
+  const auto daemon = std::filesystem::canonical("/proc/self/exe").parent_path() / "adverbd";
+  std::string name = daemon;
+  char* arguments[] = {name.data(), nullptr};
+  pid_t pid;
+  if (posix_spawn(&pid, daemon.c_str(), nullptr, nullptr, arguments, environ) != 0) return;
+  while (!daemon::daemon_status() && waitpid(pid, nullptr, WNOHANG) >= 0) sched_yield();
+#endif
+}
 
 std::expected<std::shared_ptr<Device>, OpenError> open_loopback() {
   const auto daemon = std::filesystem::canonical("/proc/self/exe").parent_path() / "adverbd";
@@ -276,10 +292,16 @@ int peer_main(int socket) {
 
 }  // namespace adverb::nic::testing
 
+#if defined(__SANITIZE_THREAD__)
+// A forked child opens a device of its own, whose thread the sanitizer would refuse.
+extern "C" const char* __tsan_default_options() { return "die_after_fork=0"; }
+#endif
+
 int main(int argc, char** argv) {
   if (argc == 3 && std::string(argv[1]) == "--peer")
     return adverb::nic::testing::peer_main(std::atoi(argv[2]));
   adverb::nic::testing::enter_own_namespace();
+  adverb::nic::testing::start_daemon_for_sanitizer();
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }
