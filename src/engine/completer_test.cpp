@@ -50,7 +50,7 @@ TEST(Completer, AckInTheMiddleOfAMessage) {
   t.idle();
 }
 
-//= IBTA 9.7.5.1.1 ghost acknowledgements; and PSNs that were never sent
+//= IBTA 9.7.5.1.1: ghost acknowledgements, and PSNs that were never sent
 TEST(Completer, GhostsAndStrangersAreDropped) {
   Talk t;
   post_send(t);
@@ -125,7 +125,7 @@ TEST(Completer, C20_NakCodesAndTheirStatus) {
 
 // C11
 //= IBTA 10.3.1.7 ERR: the first failure has its status, everything later is flushed, nothing is
-//lost
+// lost
 TEST(Completer, C11_EndlessBadWrites) {
   Talk t({.max_send_wr = 4, .cq_size = 8});
   post_write(t);
@@ -139,7 +139,7 @@ TEST(Completer, C11_EndlessBadWrites) {
   t.silent();
 }
 
-//= IBTA 9.7.5.2.? PSN sequence error: go back to the PSN of the NAK
+//= IBTA 9.7.5.2 NAK codes: PSN sequence error, go back to the PSN of the NAK
 TEST(Completer, SequenceErrorGoesBackN) {
   Talk t;
   for (int i = 0; i < 4; ++i) post_send(t);

@@ -45,7 +45,7 @@ class Fault : public testing::Test {
   static inline struct sigaction old_segv_{}, old_bus_{};
 };
 
-//= IBTA 10.7.2.2 / 9.9.2: the send list cannot be read: local protection error
+//= IBTA 10.7 / 9.9.2: the send list cannot be read: local protection error
 TEST_F(Fault, GatherOfASend) {
   for (QpType type : {QpType::rc, QpType::uc, QpType::ud}) {
     Talk t({.type = type});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two engines and a wire between them, in virtual time: whole operations end to end, with packets lost, doubled and
-// reordered by a seed.
+// Two engines and a wire between them, in virtual time: whole operations end to end, with packets
+// lost, doubled and reordered by a seed.
 #include <gtest/gtest.h>
 
 #include "engine/testing.hpp"
@@ -31,7 +31,8 @@ TEST(Pair, SendReadAtomicMixUnderLoss) {
       p.post_send(p.a, 0, 3000);
       p.post_fetch_add(p.a, 80000, 200000, 3);
       p.run();
-      for (int k = 0; k < 4; ++k) ASSERT_EQ(p.status_of(p.a), WcStatus::success) << seed << ' ' << i;
+      for (int k = 0; k < 4; ++k)
+        ASSERT_EQ(p.status_of(p.a), WcStatus::success) << seed << ' ' << i;
       ASSERT_EQ(p.status_of(p.b), WcStatus::success);
       ASSERT_TRUE(p.same(0, 30000, 20000)) << seed;
       ASSERT_EQ(std::memcmp(p.a.memory.data(), p.a.memory.data() + 50000, 20000), 0) << seed;

@@ -287,7 +287,7 @@ bool Requester::emit_single(TxBurst& tx, SendWqe& wqe) {
 
 bool Requester::emit_datagram(TxBurst& tx, SendWqe& wqe) {
   if (wqe.length > q_.mtu)
-    return fail(WcStatus::loc_len_err), false;  //= IBTA C9-92 (message of one packet)
+    return fail(WcStatus::loc_len_err), false;  //= IBTA 9.8.3: a message is one packet
   if (wqe.pd_of_ah != q_.pd)
     return fail(WcStatus::loc_qp_op_err), false;  //= IBTA 10.2.2.2: PD of the address handle
   wire::Packet p;

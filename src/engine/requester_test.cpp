@@ -129,7 +129,7 @@ TEST(Requester, C03_EmptySendWithAndWithoutAnElement) {
 // --- requests that are answered by a response
 
 // C01
-//= IBTA 9.7.4.1.6 / 9.7.3.1: a READ of length 0 is one request and one empty response
+//= IBTA 9.7.4.1.6 / 9.7.3: a READ of length 0 is one request and one empty response
 TEST(Requester, C01_ReadOfLengthZero) {
   Talk t;
   t.fill(0, "untouched");
@@ -141,7 +141,7 @@ TEST(Requester, C01_ReadOfLengthZero) {
   t.idle();
 }
 
-//= IBTA 9.7.3.1.4: a READ request takes as many PSNs as its response has packets
+//= IBTA 9.7.3: a READ request takes as many PSNs as its response has packets
 TEST(Requester, ReadTakesThePsnsOfItsResponse) {
   Talk t;
   auto wr = t.post({WrOpcode::rdma_read, 500, 2500, send_signaled, theirs});
@@ -211,7 +211,7 @@ TEST(Requester, Atomics) {
 }
 
 // C55
-//= IBTA annex A19: FLUSH and ATOMIC WRITE are answered by an empty READ response; SE is not set
+//= annex A19: FLUSH and ATOMIC WRITE are answered by an empty READ response; SE is not set
 TEST(Requester, C55_FlushAndAtomicWrite) {
   Talk t;
   t.fill(0, "12345678");
@@ -233,7 +233,7 @@ TEST(Requester, C55_FlushAndAtomicWrite) {
   t.idle();
 }
 
-//= IBTA 9.7.3.1.5 / o9-: no more than max_rd_atomic READs and atomics on their way
+//= IBTA 9.7.3: no more than max_rd_atomic READs and atomics on their way
 TEST(Requester, MaxRdAtomicBoundsWhatIsOutstanding) {
   Talk t({.max_rd_atomic = 2});
   for (int i = 0; i < 4; ++i)
@@ -310,7 +310,8 @@ TEST(Requester, C45_FenceWaitsForReadsOnly) {
 
 // --- AckReq
 
-//= IBTA 9.7.3.? the last packet of what is posted asks for an ACK, and SE only where it is asked
+//= IBTA 9.7.3 generating request packets: the last packet of what is posted asks for an ACK, and SE
+//only where it is asked
 // for
 TEST(Requester, SolicitedEventOnTheLastPacketOnly) {
   Talk t;
@@ -501,7 +502,7 @@ TEST(Requester, ListShorterThanTheMessageIsALengthError) {
   t.failed(1, WcStatus::loc_len_err);
 }
 
-//= IBTA 10.7.3.1: what was posted before a failing work request completes before it
+//= IBTA 10.7: what was posted before a failing work request completes before it
 TEST(Requester, LocalErrorWaitsForWhatWasPostedBefore) {
   Talk t;
   t.post({.length = 3});

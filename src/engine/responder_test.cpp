@@ -10,7 +10,7 @@ namespace {
 
 // --- SEND
 
-//= IBTA 9.7.4.1, 9.7.5.1 a SEND fills one receive WQE and is acknowledged with the new MSN
+//= IBTA 9.7.4.1, 9.7.5.1: a SEND fills one receive WQE and is acknowledged with the new MSN
 TEST(Responder, SendOnly) {
   Talk t;
   auto r = t.post_recv(100, 50);
@@ -48,8 +48,8 @@ TEST(Responder, SendWithImmediate) {
 }
 
 // C53
-//= IBTA 9.9.6.3 / 9.4.1.1.3: SEND with invalidate: the key has stopped working when the receiver
-//hears of it
+//= IBTA 9.9.6.3 / 9.4.1: SEND with invalidate: the key has stopped working when the receiver
+// hears of it
 TEST(Responder, C53_SendWithInvalidate) {
   Talk t;
   MemoryRegion* window = t.add_region(4096, 100, 0xf);
@@ -117,7 +117,7 @@ TEST(Responder, C08_ScattersOverThirtyTwoElements) {
 
 // C15
 //= IBTA 9.9.3: a message longer than its receive WQE is an invalid request, and a local length
-//error
+// error
 TEST(Responder, C15_ReceiveOneByteShort) {
   for (std::size_t n : {10u, 1500u}) {
     Talk t;
@@ -206,7 +206,7 @@ TEST(Responder, WriteBeyondItsRegionTouchesNothing) {
 
 // C20, C47, C49
 //= IBTA 10.6.3, 9.9.3: no right, no key, another domain, out of range: NAK remote access error at
-//once
+// once
 TEST(Responder, C20_C47_C49_AccessIsRefusedAtOnce) {
   struct Row {
     std::uint32_t access;
@@ -262,7 +262,7 @@ TEST(Responder, OperationsThatTheQpDoesNotAllow) {
 }
 
 // C60
-//= IBTA 9.7.4.1.6: lengths of FIRST, MIDDLE, LAST and ONLY; RETH length against what comes
+//= IBTA 9.7.4.1.6, 9.7.1.1: lengths of FIRST, MIDDLE, LAST and ONLY; RETH length against what comes
 TEST(Responder, C60_WrongLengthsAreInvalidRequests) {
   std::string full = pattern(1024), half = pattern(512);
   using Packets = std::vector<Said>;
@@ -525,7 +525,7 @@ TEST(Responder, C56_AtomicOnMemoryThatIsMisaligned) {
 // --- FLUSH and ATOMIC WRITE
 
 // C55
-//= IBTA annex A19.4
+//= annex A19.4, A19.4.2: both are answered by an empty READ response; eight aligned bytes
 TEST(Responder, C55_FlushAndAtomicWrite) {
   Talk t;
   t.in(atomic_write(0, t.at(64), "12345678").ack_req());
@@ -627,7 +627,7 @@ TEST(Responder, MsnIs24Bits) {
 }
 
 // C36
-//= IBTA 9.7.5.1.1 / C9-105: a repeated SEND or WRITE is acknowledged again, not executed
+//= IBTA 9.7.5.1.1: a repeated SEND or WRITE is acknowledged again, not executed
 TEST(Responder, C36_DuplicatesOfSendAndWrite) {
   Talk t;
   auto r = t.post_recv(0, 10);
@@ -758,7 +758,8 @@ TEST(Responder, C34_SrqTakesNoMoreThanItsDepth) {
   EXPECT_EQ(t.qp->own_rq, nullptr);
 }
 
-//= IBTA 10.2.9.? the last WQE reached event: the QP will take nothing more from its SRQ
+//= IBTA 10.2.9 shared receive queues: the last WQE reached event: the QP will take nothing more
+//from its SRQ
 TEST(Responder, SrqLastWqeReached) {
   Talk t({.srq_depth = 4});
   t.post_recv(0, 10);

@@ -72,7 +72,8 @@ TEST(Unreliable, WrongRequestsAreDropped) {
     if (i == 1) t.in(write_only(psn++, t.at(0), "abc").length(5));
     if (i == 2) t.in(send_middle(psn++, pattern(1024)));
     if (i == 3) t.in(send_first(psn++, "short"));
-    if (i == 4) t.in(send_first(psn, pattern(1024)), write_middle(psn + 1, pattern(1024))), psn += 2;
+    if (i == 4)
+      t.in(send_first(psn, pattern(1024)), write_middle(psn + 1, pattern(1024))), psn += 2;
     if (i == 5) t.in(write_last(psn++, "x"));
     if (i == 6) t.in(write_only(psn++, t.at(Talk::memory_bytes - 1), "ab"));
     if (i == 7) t.in(send_first(psn, pattern(1024)), send_last(psn + 1, "")), psn += 2;
@@ -104,7 +105,7 @@ TEST(Unreliable, NoReceiveDropsTheMessage) {
 }
 
 // C15
-//= IBTA 9.9.3.1: the receive WQE's own faults are local errors
+//= IBTA 9.9.3.1.2: the receive WQE's own faults are local errors
 TEST(Unreliable, C15_FaultsOfTheReceiveWqe) {
   for (int i = 0; i < 2; ++i) {
     Talk t(uc());
@@ -126,7 +127,7 @@ TEST(Unreliable, CnpForAMarkedPacket) {
 
 Said datagram(std::string b, std::uint32_t psn = 0) { return send_only(psn, std::move(b)); }
 
-//= IBTA 9.8.3, annex A17: one packet, DETH, no AckReq; the path of the work request
+//= IBTA 9.8.3, 10.2.5, annex A17: one packet, DETH, no AckReq; the path of the work request
 TEST(Datagram, Send) {
   Talk t(ud());
   t.fill(0, "hello");
@@ -146,7 +147,7 @@ TEST(Datagram, Send) {
 }
 
 // C57
-//= IBTA 9.8.3, C9-92: a message is one packet
+//= IBTA 9.8.3: a message is one packet
 TEST(Datagram, C57_LongerThanTheMtu) {
   Talk t(ud());
   t.post({.length = 4097, .remote_qpn = Talk::their_qpn, .remote_qkey = 1});
@@ -166,7 +167,7 @@ TEST(Datagram, C49_AddressHandleOfAnotherDomain) {
   t.failed(1, WcStatus::loc_qp_op_err);
 }
 
-//= annex A17.9.3 / IBTA 11.4.2.1: forty bytes of network header come before the payload
+//= annex A17.9.3: forty bytes of network header come before the payload
 TEST(Datagram, ReceiveOverIpv4) {
   Talk t(ud());
   auto r = t.post_recv(0, 100);
@@ -210,7 +211,8 @@ TEST(Datagram, SourceQpIsInTheCompletion) {
 }
 
 // C57
-//= IBTA 9.8.3.? wrong Q_Key, no receive, receive too small: silence, and the QP goes on
+//= IBTA 9.8.3 unreliable datagrams: wrong Q_Key, no receive, receive too small: silence, and the QP
+//goes on
 TEST(Datagram, C57_Drops) {
   Talk t(ud());
   t.in(datagram("nobody waits"));
