@@ -294,7 +294,9 @@ int peer_main(int socket) {
 
 #if defined(__SANITIZE_THREAD__)
 // A forked child opens a device of its own, whose thread the sanitizer would refuse.
-extern "C" const char* __tsan_default_options() { return "die_after_fork=0"; }
+extern "C" __attribute__((visibility("default"))) const char* __tsan_default_options() {
+  return "die_after_fork=0";
+}
 #endif
 
 int main(int argc, char** argv) {
