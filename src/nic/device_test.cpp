@@ -208,7 +208,7 @@ TEST_F(DeviceTest, AKilledPeerIsReportedAndClosingDoesNotHang) {
   Endpoint a(device);
   {
     Peer peer(a);
-    ASSERT_TRUE(a.connect(peer.address(), 8, 2));
+    ASSERT_TRUE(a.connect(peer.address(), 16, 1));
     ASSERT_TRUE(a.post(WrOpcode::rdma_write, 1, 0, 8));
     ASSERT_EQ(a.completion().status, WcStatus::success);
     peer.kill();
