@@ -110,6 +110,21 @@ TEST_P(PoolTest, RuntsAndSlotsBeyondThePoolGoToSlotZero) {
   for (int fd : pool->sockets) ::close(fd);
 }
 
+// Soft-RoCE and some NICs leave the UDP checksum 0, which RFC 6936 lets a receiver refuse over
+// IPv6.
+TEST_P(PoolTest, DatagramsWithoutAUdpChecksumArrive) {
+  auto pool = create_pool(gid, 0, 4);
+  ASSERT_TRUE(pool);
+  Stranger peer(gid);
+  const int on = 1;
+  ASSERT_EQ(gid.is_v4() ? ::setsockopt(peer.fd(), SOL_SOCKET, SO_NO_CHECK, &on, sizeof on)
+                        : ::setsockopt(peer.fd(), SOL_UDP, UDP_NO_CHECK6_TX, &on, sizeof on),
+            0);
+  peer.send(gid, with_icrc({Qpn(9), Qpn::of(2, 1), gid}, gid, peer.port(), 0));
+  EXPECT_EQ(waiting(pool->sockets[2]).size(), 1u);
+  for (int fd : pool->sockets) ::close(fd);
+}
+
 TEST_P(PoolTest, TheSocketsAreNonBlockingAndCloseOnExec) {
   auto pool = create_pool(gid, 0, 3);
   ASSERT_TRUE(pool);

@@ -7,6 +7,8 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <linux/filter.h>
+#include <netinet/in.h>
+#include <netinet/udp.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -52,7 +54,12 @@ struct Sockets {
 
 int open_socket(const Gid& gid) {
   int fd = ::socket(family_of(gid), SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_UDP);
-  if (fd >= 0 && !gid.is_v4()) set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+  if (fd >= 0 && !gid.is_v4()) {
+    set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+    // RoCE senders may leave the UDP checksum 0 (the ICRC covers more; the kernel's rxe does), and
+    // over IPv6 a socket drops such datagrams unless it says otherwise (RFC 6936).
+    set_option(fd, SOL_UDP, UDP_NO_CHECK6_RX, 1);
+  }
   return fd;
 }
 

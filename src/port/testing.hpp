@@ -217,6 +217,7 @@ class Stranger {
   }
   ~Stranger() { ::close(fd_); }
   std::uint16_t port() const { return port_; }
+  int fd() const { return fd_; }
   const Gid& gid() const { return local_; }
   void send(const Gid& to, const Bytes& bytes, std::uint16_t segment = 0) {
     constexpr int udp_segment = 103;
