@@ -306,6 +306,10 @@ void Completer::set_timer(Instant now) {
   }
   if (q_.comp.ack_deadline != never) return;
   Duration t = std::max(ack_timeout(q_.attr.timeout), e_.config_.min_ack_timeout);
+  //= IBTA 9.7.6.1.3: a timeout is seen after one to four times the interval
+  // The first tries are for lost packets; the later ones give a peer that is kept from running as
+  // long as they may.
+  if (q_.attr.retry_cnt >= q_.comp.retries_left + 4) t *= 4;
   q_.comp.ack_deadline = now + t;
   // An armed timer fires no later than this and is then armed anew: no wheel operation per packet.
   if (!q_.ack_timer.armed || q_.ack_timer.deadline > q_.comp.ack_deadline)

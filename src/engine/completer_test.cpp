@@ -221,6 +221,17 @@ TEST(Completer, C41_SilentPeer) {
   t.idle();
 }
 
+//= IBTA 9.7.6.1.3: a timeout is seen after one to four times the interval
+TEST(Completer, LaterTriesWaitLonger) {
+  Talk t({.timeout = 10, .retry_cnt = 7});
+  post_send(t);
+  for (int i = 0; i < 8; ++i) {
+    t.out(one_byte(t, 100));
+    t.silent_for(timeout_of(10) * (i < 4 ? 1 : 4));
+  }
+  t.failed(1, WcStatus::retry_exc_err);
+}
+
 TEST(Completer, EveryTimeoutCode) {
   for (unsigned code = 1; code < 32; ++code) {
     Talk t({.timeout = static_cast<std::uint8_t>(code), .retry_cnt = 1});
