@@ -22,7 +22,7 @@
 
 #include "cli/program.hpp"
 #include "nic/enumerate.hpp"
-#include "port/steering.hpp"
+#include "port/netdev_probe.hpp"
 
 namespace adverb::cli {
 namespace {
@@ -187,6 +187,29 @@ Finding check_gso() {
   return f;
 }
 
+// Whether a device cuts bundles as the ICRC over IPv4 assumes; looked at on the wire itself.
+Finding check_segments(const nic::DeviceInfo& device) {
+  Finding f{"bundles on " + device.netdev};
+  const Gid& address = device.gids[0];
+  if (!address.is_v4()) {
+    f.found = "no IPv4 address, so nothing depends on them";
+    return f;
+  }
+  const port::GsoReport report = port::prove_gso(address, device.ifindex);
+  f.found = report.detail;
+  if (report.proof == port::GsoProof::wrong || report.proof == port::GsoProof::refused) {
+    f.status = Status::cost;
+    f.cost = "one datagram at a time on this device: less bandwidth";
+    f.remedy = report.proof == port::GsoProof::wrong ? "set ADVERB_GSO=off for programs that use it"
+                                                     : "nothing: Adverb does so by itself";
+  } else if (report.proof == port::GsoProof::unproved) {
+    f.status = Status::note;
+    f.cost = "not seen whether the device numbers segments as the ICRC assumes";
+    f.remedy = "run adverb doctor as root";
+  }
+  return f;
+}
+
 Finding check_ipv6() {
   Finding f{"IPv6"};
   const std::string disabled = first_line("/proc/sys/net/ipv6/conf/all/disable_ipv6");
@@ -266,18 +289,14 @@ static nlohmann::ordered_json to_json(const std::vector<Finding>& findings) {
 
 int doctor(bool json) {
   const auto devices = nic::enumerate();
-  const std::vector<Finding> findings = {check_files(),
-                                         check_devices(devices),
-                                         check_port(),
-                                         check_steering(),
-                                         check_gso(),
-                                         check_receive_buffer(),
-                                         check_ipv6(),
-                                         check_descriptors(devices),
-                                         check_yama(),
-                                         check_program("ibv_rc_pingpong", "ibverbs-utils"),
-                                         check_program("ib_write_bw", "perftest"),
-                                         check_program("rping", "rdmacm-utils")};
+  std::vector<Finding> findings = {
+      check_files(), check_devices(devices), check_port(), check_steering(),
+      check_gso(),   check_receive_buffer(), check_ipv6(), check_descriptors(devices),
+      check_yama()};
+  for (const auto& device : devices) findings.push_back(check_segments(device));
+  findings.push_back(check_program("ibv_rc_pingpong", "ibverbs-utils"));
+  findings.push_back(check_program("ib_write_bw", "perftest"));
+  findings.push_back(check_program("rping", "rdmacm-utils"));
   const auto stops = std::count_if(findings.begin(), findings.end(),
                                    [](const Finding& f) { return f.status == Status::stops; });
   if (json) {
