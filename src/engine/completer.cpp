@@ -317,6 +317,7 @@ void Completer::set_timer(Instant now) {
 }
 
 void Completer::finish(WcStatus status) {
+  ASSERT(q_.comp.acked != q_.sq->posted());
   SendWqe& wqe = q_.sq->at(q_.comp.acked);
   ++q_.comp.acked;
   if (status == WcStatus::success) {

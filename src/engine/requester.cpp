@@ -105,6 +105,7 @@ bool Requester::send(Instant now, TxBurst& tx) {
     if (!wqe.started) start(wqe);
     more = emit(tx, wqe);
   }
+  ASSERT(q_.req.next - q_.comp.acked <= q_.sq->posted() - q_.comp.acked);  // acked, sent, posted
   if (q_.type == QpType::rc) {
     if (q_.req.unrequested) request_ack(tx);
     Completer(e_, q_).set_timer(now);
