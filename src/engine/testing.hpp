@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: two hosts with an engine each and a wire between them that loses, doubles and reorders by a seed, all in
-// virtual time.
+// For tests: two hosts with an engine each and a wire between them that loses, doubles and reorders
+// by a seed, all in virtual time.
 #pragma once
 
 #include <cstring>
@@ -24,7 +24,11 @@ struct PairOptions {
 struct Host {
   explicit Host(unsigned n, const PairOptions& o)
       : gid(Gid::from_v4(0x0100007f + (n << 24))),
-        engine({.slot = n, .max_qp = 16, .max_mr = 64, .seed = o.seed + n, .active_mtu = Mtu::mtu_4096}),
+        engine({.slot = n,
+                .max_qp = 16,
+                .max_mr = 64,
+                .seed = o.seed + n,
+                .active_mtu = Mtu::mtu_4096}),
         memory(std::size_t{1} << 18) {
     engine.set_gid(0, gid);
     MemoryRegion mr;
@@ -35,8 +39,14 @@ struct Host {
     mr.access = 0xf;
     region = engine.keys().add(mr);
     cq = engine.create_cq(1024, nullptr);
-    qp = engine.create_qp({.type = o.type, .pd = 1, .send_cq = cq, .recv_cq = cq, .max_send_wr = 64,
-                           .max_recv_wr = 64, .max_send_sge = 4, .max_recv_sge = 4,
+    qp = engine.create_qp({.type = o.type,
+                           .pd = 1,
+                           .send_cq = cq,
+                           .recv_cq = cq,
+                           .max_send_wr = 64,
+                           .max_recv_wr = 64,
+                           .max_send_sge = 4,
+                           .max_recv_sge = 4,
                            .max_inline = 64});
   }
   std::uint64_t address(std::uint64_t offset) const { return region->iova + offset; }
@@ -81,7 +91,8 @@ class Pair {
     h.engine.ring_doorbell(*h.qp);
   }
   Host& peer(Host& h) { return &h == &a ? b : a; }
-  void post_remote(Host& h, WrOpcode o, std::uint64_t local, std::uint64_t remote, std::uint32_t n) {
+  void post_remote(Host& h, WrOpcode o, std::uint64_t local, std::uint64_t remote,
+                   std::uint32_t n) {
     SendWqe* w = begin(h, o, local, n);
     w->remote_addr = peer(h).address(remote);
     w->rkey = peer(h).region->key;
@@ -174,7 +185,8 @@ class Pair {
     if (rc) rtr |= attr_max_dest_rd_atomic | attr_min_rnr_timer;
     std::uint32_t rts = attr_state | attr_sq_psn;
     if (rc) rts |= attr_timeout | attr_retry_cnt | attr_rnr_retry | attr_max_qp_rd_atomic;
-    for (auto [state, mask] : {std::pair{QpState::init, init}, {QpState::rtr, rtr}, {QpState::rts, rts}}) {
+    for (auto [state, mask] :
+         {std::pair{QpState::init, init}, {QpState::rtr, rtr}, {QpState::rts, rts}}) {
       x.state = state;
       if (!h.engine.modify_qp(now, *h.qp, x, mask).ok()) __builtin_trap();
     }

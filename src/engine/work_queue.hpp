@@ -54,7 +54,8 @@ class SendQueue {
   void publish();
   // How many more reserve() would grant; for a batch that is posted whole or not at all.
   std::uint32_t free_slots() const {
-    return depth_ - (posted_.load(std::memory_order_relaxed) - reaped_.load(std::memory_order_acquire));
+    return depth_ -
+           (posted_.load(std::memory_order_relaxed) - reaped_.load(std::memory_order_acquire));
   }
 
   // Engine.
