@@ -10,8 +10,7 @@
 
 namespace adverb::engine {
 
-// One receiver (slot).  Both counters only grow; wrong values cost throughput or packets, never
-// safety.
+// One receiver (slot).  Wrong values cost throughput or packets, never safety.
 struct alignas(64) CreditLine {
   std::atomic<std::uint64_t> enqueued{0};  // senders add before they send
   std::atomic<std::uint64_t> consumed{

@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::uint16_t default_pkey_base = 0x7fff;
 constexpr Duration credit_poll = std::chrono::microseconds(20);
+constexpr Duration settle_delay = std::chrono::milliseconds(10);
 
 bool carries(QpType type, Transport transport) {
   return (type == QpType::rc && transport == Transport::rc) ||
@@ -104,7 +105,7 @@ bool Engine::transmit(Instant now, TxBurst& tx) {
 }
 
 Instant Engine::next_deadline() const {
-  Instant deadline = wheel_.next_deadline();
+  Instant deadline = std::min(wheel_.next_deadline(), settle_at_);
   // Same-host credit comes back without a packet: look again soon.
   for (const QueuePair* q = waiting_; q; q = q->next_waiting)
     if (q->type == QpType::ud || q->destination->line)
@@ -203,12 +204,25 @@ std::uint64_t Engine::credit_mark() const {
              : 0;
 }
 
-// Every socket was empty after `mark` was read: what had been put in by then was taken out or lost.
+// Every socket was empty after `mark` was read.  A sender adds before it sends: what was put in and
+// has not come out may still be on its way, and counts as lost only after a while.  If a sender was
+// held up for longer, more comes out than was put in, which is set right here too.
 void Engine::credit_settle(std::uint64_t mark) {
   if (config_.slot >= lines_.size()) return;
-  auto& consumed = lines_[config_.slot].consumed;
-  if (static_cast<std::int64_t>(mark - consumed.load(std::memory_order_relaxed)) > 0)
-    consumed.store(mark, std::memory_order_release);
+  CreditLine& line = lines_[config_.slot];
+  const std::uint64_t consumed = line.consumed.load(std::memory_order_relaxed);
+  const auto missing = [&](std::uint64_t put) { return static_cast<std::int64_t>(put - consumed); };
+  if (missing(mark) <= 0) {
+    settle_at_ = never;
+    const std::uint64_t put = line.enqueued.load(std::memory_order_acquire);
+    if (missing(put) < 0) line.consumed.store(put, std::memory_order_relaxed);
+  } else if (settle_at_ == never || missing(settle_mark_) <= 0) {
+    settle_at_ = now_ + settle_delay;
+    settle_mark_ = mark;
+  } else if (now_ >= settle_at_) {
+    settle_at_ = never;
+    line.consumed.store(settle_mark_, std::memory_order_relaxed);
+  }
 }
 
 // --- completions and events

@@ -401,7 +401,7 @@ TEST(Engine, ManyDoorbellsAreServedInOrder) {
 
 // --- same-host credit
 
-TEST(Engine, CreditIsSettledWhenTheSocketsAreEmpty) {
+TEST(Engine, CreditIsSettledWhenTheSocketsStayEmpty) {
   Talk t;
   EXPECT_EQ(t.engine.credit_mark(), 0u);  // no lines: nothing to settle
   t.engine.credit_settle(5);
@@ -411,9 +411,21 @@ TEST(Engine, CreditIsSettledWhenTheSocketsAreEmpty) {
   lines[1].enqueued = 1000;
   EXPECT_EQ(t.engine.credit_mark(), 1000u);
   t.engine.credit_settle(1000);
-  EXPECT_EQ(lines[1].consumed.load(), 1000u);
+  EXPECT_EQ(lines[1].consumed.load(), 0u);  // perhaps not sent yet
+  EXPECT_LE(t.engine.next_deadline(), t.now + 10ms);
+  lines[1].enqueued = 1500;
+  t.after(10ms);
+  t.silent();
+  t.engine.credit_settle(1500);
+  EXPECT_EQ(lines[1].consumed.load(), 1000u);  // the younger ones have their time
+  t.after(10ms);
+  t.silent();
   t.engine.credit_settle(900);  // older
   EXPECT_EQ(lines[1].consumed.load(), 1000u);
+  lines[1].enqueued = 600;  // more came out than was put in: a sender was held up
+  t.engine.credit_settle(600);
+  EXPECT_EQ(lines[1].consumed.load(), 600u);
+  lines[1].enqueued = lines[1].consumed = 1000;
   t.in(write_only(0, t.at(0), "abcd"));
   EXPECT_EQ(lines[1].consumed.load(), 1000 + frame_cost(12 + 16 + 4 + 4));
   t.in(write_only(1, t.at(0), "abcd").from(Gid::from_v4(0x0900000a)));  // not of this host
