@@ -18,6 +18,8 @@ using wire::Verb;
 namespace {
 
 constexpr std::uint16_t default_pkey_base = 0x7fff;
+constexpr unsigned frames_per_turn = 64;  // then the next ready QP has its turn
+constexpr unsigned frames_before_answer = 4;
 constexpr Duration credit_poll = std::chrono::microseconds(20);
 constexpr Duration settle_delay = std::chrono::milliseconds(10);
 
@@ -66,7 +68,7 @@ bool Engine::admit_frame(const QueuePair& q, const RxFrame& f) {
   if (cnp ? q.type == QpType::ud : !carries(q.type, transport))
     return ++counters_.drop_transport, false;
   //= IBTA 9.6.1.2.3 and 10.9.3: the low 15 bits must match; we are a full member of the default
-  //partition
+  // partition
   if ((p.bth.pkey & 0x7fff) != default_pkey_base) return ++counters_.drop_pkey, false;
   bool ours = f.destination == gids_[q.attr.av.sgid_index] || q.type == QpType::ud;
   bool theirs = q.type == QpType::ud || f.source == q.attr.av.dgid;
@@ -97,8 +99,11 @@ bool Engine::transmit(Instant now, TxBurst& tx) {
     ready_head_ = q.next_ready;
     if (!ready_head_) ready_tail_ = nullptr;
     q.ready = false;
-    bool more = Responder(*this, q).owes() && Responder(*this, q).respond(tx);
-    more = Requester(*this, q).send(now, tx) || more;
+    // A few packets of its own go before the answer: an ACK, shorter than they are, then leaves in
+    // the same bundle, and a ping-pong costs one send call a side.
+    bool owes = Responder(*this, q).owes();
+    bool more = Requester(*this, q).send(now, tx, owes ? frames_before_answer : frames_per_turn);
+    if (owes) more = Responder(*this, q).respond(tx) || more;
     if (more) make_ready(q);
   }
   return ready_head_ != nullptr;

@@ -16,7 +16,6 @@ using wire::Transport;
 
 namespace {
 
-constexpr unsigned frames_per_turn = 64;  // then the next ready QP has its turn
 constexpr std::int32_t max_outstanding =
     1 << 22;  // PSNs; half the circle is the protocol's bound (IBTA 9.7.2)
 constexpr std::uint64_t min_window = 64 << 10;
@@ -89,9 +88,9 @@ std::uint64_t Requester::response_bytes(const SendWqe& wqe, std::uint32_t from,
   return end - std::min<std::uint64_t>(std::uint64_t{from} * q_.mtu, end);
 }
 
-bool Requester::send(Instant now, TxBurst& tx) {
+bool Requester::send(Instant now, TxBurst& tx, unsigned limit) {
   bool more = true;
-  for (unsigned turn = 0; turn < frames_per_turn && more; ++turn) {
+  for (unsigned turn = 0; turn < limit && more; ++turn) {
     if (q_.req.next == q_.sq->posted()) {
       more = false;
       break;

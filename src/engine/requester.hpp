@@ -11,9 +11,9 @@ class Requester {
  public:
   Requester(Engine& engine, QueuePair& qp) : e_(engine), q_(qp) {}
 
-  // Builds request packets until the burst or the QP's turn is full, or nothing may be sent now.
+  // Builds at most `limit` request packets, until the burst is full, or nothing may be sent now.
   // True: it stopped for want of room only, give it another turn.
-  bool send(Instant now, TxBurst&);
+  bool send(Instant now, TxBurst&, unsigned limit);
 
   // Go-back-N: the next packet is the oldest unacknowledged one (completer's una).
   void rewind();

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "nic/device_impl.hpp"
 #include "nic/netlink.hpp"
@@ -44,7 +45,7 @@ void Device::Impl::abandon() {
 // One turn with the engine held.  Received frames go before timers: when a deadline has passed,
 // perhaps because the process was stopped, the ACK may lie in the socket, so all is drained first
 // (design D3, Time).
-void Device::Impl::turn(Who who, Receive how) {
+void Device::Impl::turn(Who who, Receive how, const engine::CompletionQueue* reader) {
   Instant now = clock_now();
   received_frames = false;
   const bool due = engine->next_deadline() <= now;
@@ -52,13 +53,23 @@ void Device::Impl::turn(Who who, Receive how) {
     caller_turns.store(caller_turns.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     last_receive.store(now.time_since_epoch().count(), std::memory_order_relaxed);
   }
+  const bool holds = who == Who::caller && how == Receive::some && !due && deferred &&
+                     now - deferred_since < hold_time;
+  if (std::exchange(deferred, holds) && !holds && how != Receive::none) transmit(now);
   if (due)
     receive(now, who, drain_calls, true);
   else if (how == Receive::all)
     receive(now, who, 4 * bursts_at_once, true);
   else if (how == Receive::some)
     receive(now, who, bursts_at_once, false);
-  transmit(now);
+  // Only while the background thread ticks beside a polling caller: it sends what the caller
+  // forgets.
+  if (!deferred && reader && !due && received_frames && !reader->empty() &&
+      polling.load(std::memory_order_relaxed)) {
+    deferred = true;
+    deferred_since = now;
+  }
+  if (!deferred) transmit(now);
   if (how != Receive::none && who == Who::caller)
     caller_turns.store(caller_turns.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
@@ -213,7 +224,7 @@ unsigned Device::poll(engine::CompletionQueue& cq, unsigned n, engine::Cqe* out)
   const unsigned got = take(cq, n, out);
   if (got != 0 && ++successes % polls_per_turn != 0) return got;
   if (!impl_->lock.try_lock()) return got;
-  impl_->turn(Impl::Who::caller, Impl::Receive::some);
+  impl_->turn(Impl::Who::caller, Impl::Receive::some, got == 0 ? &cq : nullptr);
   impl_->finish(Impl::Who::caller);
   return got != 0 ? got : take(cq, n, out);
 }

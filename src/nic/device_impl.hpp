@@ -60,6 +60,8 @@ struct Device::Impl {
   static constexpr Duration first_tick = std::chrono::microseconds(50);
   static constexpr Duration last_tick = std::chrono::microseconds(700);
 
+  static constexpr Duration hold_time = std::chrono::microseconds(3);
+
   enum class Who { caller, background };
   // How much a turn receives: nothing (unless a timer is due); until it has something to tell;
   // until the sockets are empty.
@@ -75,7 +77,9 @@ struct Device::Impl {
   void stop();
 
   // --- turns; the caller holds `lock`, finish() lets it go
-  void turn(Who, Receive);
+  // `reader`: a CQ that the caller is about to read.  If the turn brings it entries, what is owed to
+  // the peers (ACKs) waits a moment: a program that answers at once takes the ACK along in one send.
+  void turn(Who, Receive, const engine::CompletionQueue* reader = nullptr);
   void receive(Instant& now, Who, unsigned bursts, bool until_empty);
   void transmit(Instant now);
   void finish(Who);
@@ -115,6 +119,8 @@ struct Device::Impl {
   std::unique_ptr<engine::TxBurst> tx;
   bool more_to_send = false;
   bool received_frames = false;  // by the last turn
+  bool deferred = false;         // something owed waits, since then
+  Instant deferred_since{};
 
   // Between callers and the background thread.
   std::atomic<std::int64_t> planned_wake;      // ns; min: awake or polling, needs no kick
