@@ -178,7 +178,7 @@ class Engine {
   std::uint64_t credit_limit_ = 0;
   std::uint64_t settle_mark_ = 0;  // what is taken for lost
   Instant settle_at_ = never;      // then
-  std::uint64_t read_bytes_ = 0;  // sum of RequesterState::read_bytes
+  std::uint64_t read_bytes_ = 0;   // sum of RequesterState::read_bytes
 
   std::atomic<QueuePair*> doorbells_{nullptr};
   QueuePair *ready_head_ = nullptr, *ready_tail_ = nullptr;

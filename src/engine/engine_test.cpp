@@ -16,7 +16,7 @@ constexpr Remote theirs{0xabc000, 0x1234};
 
 // C60
 //= IBTA 9.6.1, 10.9.3 packet header validation, partition keys: what does not belong to the QP
-//costs a counter
+// costs a counter
 TEST(Engine, C60_StrangersPacketsChangeNothing) {
   Talk t;
   Said good = write_only(0, t.at(0), "x").ack_req();

@@ -360,8 +360,9 @@ void Requester::advance(SendWqe& wqe, std::uint32_t psns) {
   if (q_.req.offset == wqe.packets) ++q_.req.next, q_.req.offset = 0;
 }
 
-// An ACK is asked for at the end of every message (one ACK answers a bundle, so this costs nothing), every so often within
-// a long one, and before the window closes: whatever the requester then waits for, an answer is on its way.
+// An ACK is asked for at the end of every message (one ACK answers a bundle, so this costs
+// nothing), every so often within a long one, and before the window closes: whatever the requester
+// then waits for, an answer is on its way.
 bool Requester::wants_ack(const SendWqe& wqe, bool last) const {
   if (q_.type != QpType::rc) return false;
   if (last || q_.req.unrequested >= 31) return true;

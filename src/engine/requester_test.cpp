@@ -311,7 +311,7 @@ TEST(Requester, C45_FenceWaitsForReadsOnly) {
 // --- AckReq
 
 //= IBTA 9.7.3 generating request packets: the last packet of what is posted asks for an ACK, and SE
-//only where it is asked
+// only where it is asked
 // for
 TEST(Requester, SolicitedEventOnTheLastPacketOnly) {
   Talk t;

@@ -606,7 +606,7 @@ bool Responder::emit_read_packet(TxBurst& tx, ResponderResource& res, PendingRes
 
 std::uint8_t Responder::ack_syndrome() const {
   //= IBTA 9.7.7.2: credits of a QP's own receive queue; none are told for an SRQ.  An empty queue
-  //tells "no limit"
+  // tells "no limit"
   // instead of zero: the RNR protocol then governs, and a requester is not left waiting for an
   // update.
   std::uint32_t credits = wire::no_credit_limit;
@@ -676,7 +676,7 @@ void Responder::receive_unreliable(const RxFrame& f) {
   r.previous = {};
   r.expected = p.bth.psn + 1;
   //= IBTA 9.9.3.1.2: an unreliable responder drops the message; its own receive WQE's faults are
-  //local errors
+  // local errors
   if (v == Verdict::message_too_long || v == Verdict::receive_protection) {
     fail_receive(v == Verdict::message_too_long ? WcStatus::loc_len_err : WcStatus::loc_prot_err);
     e_.to_error(q_, AsyncEvent::qp_fatal, false);

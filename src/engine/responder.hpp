@@ -28,7 +28,7 @@ class Responder {
  public:
   Responder(Engine& engine, QueuePair& qp) : e_(engine), q_(qp) {}
 
-  void receive(const RxFrame&);  // a request
+  void receive(const RxFrame&);       // a request
   void note_congestion(Instant now);  // a packet that had CE in its IP header
   // Builds what is owed: CNP, responses, then ACK or NAK.  True: stopped for want of room in the
   // burst.

@@ -759,7 +759,7 @@ TEST(Responder, C34_SrqTakesNoMoreThanItsDepth) {
 }
 
 //= IBTA 10.2.9 shared receive queues: the last WQE reached event: the QP will take nothing more
-//from its SRQ
+// from its SRQ
 TEST(Responder, SrqLastWqeReached) {
   Talk t({.srq_depth = 4});
   t.post_recv(0, 10);

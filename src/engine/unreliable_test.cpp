@@ -212,7 +212,7 @@ TEST(Datagram, SourceQpIsInTheCompletion) {
 
 // C57
 //= IBTA 9.8.3 unreliable datagrams: wrong Q_Key, no receive, receive too small: silence, and the QP
-//goes on
+// goes on
 TEST(Datagram, C57_Drops) {
   Talk t(ud());
   t.in(datagram("nobody waits"));

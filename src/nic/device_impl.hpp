@@ -77,8 +77,9 @@ struct Device::Impl {
   void stop();
 
   // --- turns; the caller holds `lock`, finish() lets it go
-  // `reader`: a CQ that the caller is about to read.  If the turn brings it entries, what is owed to
-  // the peers (ACKs) waits a moment: a program that answers at once takes the ACK along in one send.
+  // `reader`: a CQ that the caller is about to read.  If the turn brings it entries, what is owed
+  // to the peers (ACKs) waits a moment: a program that answers at once takes the ACK along in one
+  // send.
   void turn(Who, Receive, const engine::CompletionQueue* reader = nullptr);
   void receive(Instant& now, Who, unsigned bursts, bool until_empty);
   void transmit(Instant now);

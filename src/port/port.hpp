@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How frames leave and enter the process.  One virtual call per burst, none per packet.  A port owns the IP header's
-// side of the wire: addresses, ECN, ICRC.  All members are called by whoever holds the engine.
+// How frames leave and enter the process.  One virtual call per burst, none per packet.  A port
+// owns the IP header's side of the wire: addresses, ECN, ICRC.  All members are called by whoever
+// holds the engine.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,8 @@ namespace adverb::port {
 struct PortCounters {
   std::uint64_t rx_calls = 0, rx_datagrams = 0, rx_bundles = 0, rx_bytes = 0;
   std::uint64_t tx_calls = 0, tx_datagrams = 0, tx_bundles = 0, tx_bytes = 0;
-  std::uint64_t drop_decode_short = 0, drop_decode_opcode = 0, drop_decode_version = 0, drop_decode_pad = 0;
+  std::uint64_t drop_decode_short = 0, drop_decode_opcode = 0, drop_decode_version = 0,
+                drop_decode_pad = 0;
   std::uint64_t drop_icrc = 0, drop_truncated = 0;
   std::uint64_t relayed_out = 0, relayed_in = 0, drop_relay = 0;
   std::uint64_t tx_errors = 0, tx_too_big = 0, gso_refused = 0;
@@ -25,8 +27,8 @@ class Port {
  public:
   virtual ~Port() = default;
 
-  // One system call's worth of frames; empty when nothing was there.  `all_empty` becomes true when every socket was
-  // found empty since the last frame.  The frames live until the next call.
+  // One system call's worth of frames; empty when nothing was there.  `all_empty` becomes true when
+  // every socket was found empty since the last frame.  The frames live until the next call.
   virtual std::span<const engine::RxFrame> receive(bool& all_empty) = 0;
   // Sends every frame (adding ICRCs in place), or counts it as lost.  Never blocks.
   virtual void send(engine::TxBurst&) = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The steered socket pool (design D5): one SO_REUSEPORT group per local address, a member per slot, and a
-// classic BPF program that picks the member by the slot bits of the destination QPN in the BTH.
+// The steered socket pool (design D5): one SO_REUSEPORT group per local address, a member per slot,
+// and a classic BPF program that picks the member by the slot bits of the destination QPN in the
+// BTH.
 #pragma once
 
 #include <expected>
@@ -24,8 +25,9 @@ struct Pool {
   bool steered = true;       // false: the kernel refused the program; everything arrives at slot 0
 };
 
-// Creates the whole group at once for the address (ifindex: scope of link-local IPv6).  Fails with address_in_use when any
-// socket of this namespace is bound there already (it never joins a group that it did not make).
+// Creates the whole group at once for the address (ifindex: scope of link-local IPv6).  Fails with
+// address_in_use when any socket of this namespace is bound there already (it never joins a group
+// that it did not make).
 std::expected<Pool, PoolError> create_pool(const Gid&, unsigned ifindex, unsigned slots);
 
 }  // namespace adverb::port

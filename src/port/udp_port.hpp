@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // RoCEv2 over UDP sockets (annex A17): GSO and GRO, ECN both ways, the ICRC, source ports for ECMP.
 //
-//   - Receive sockets are handed in: this slot's member of the reuseport group of each local address.
-//   - Send sockets are made here: unconnected, DF set (so that the IPv4 Identification is 0, or k for
+//   - Receive sockets are handed in: this slot's member of the reuseport group of each local
+//   address.
+//   - Send sockets are made here: unconnected, DF set (so that the IPv4 Identification is 0, or k
+//   for
 //     segment k of a bundle, which the ICRC covers), bound to the local address and a port in
-//     0xC000..0xFFFF that is chosen by a hash of both QPNs; one source port never serves two destination slots.
+//     0xC000..0xFFFF that is chosen by a hash of both QPNs; one source port never serves two
+//     destination slots.
 #pragma once
 
 #include <memory>
@@ -24,20 +27,23 @@ struct LocalAddress {
 struct UdpPortConfig {
   unsigned slot = 1;
   std::vector<LocalAddress> addresses;
-  int relay_socket = -1;           // unix datagram socket on which other slots hand us frames that are ours; owned
-  std::string relay_name_prefix;   // abstract name of slot N's relay socket is this prefix and N in decimal
+  int relay_socket =
+      -1;  // unix datagram socket on which other slots hand us frames that are ours; owned
+  std::string
+      relay_name_prefix;  // abstract name of slot N's relay socket is this prefix and N in decimal
   bool gso = true, gro = true;
   unsigned max_segments = 64;
   std::uint64_t receive_buffer = 4 << 20;  // asked for; SO_RCVBUFFORCE is tried first
-  // Source ports that the queue pairs to one peer process are spread over (a power of two, at most 8); a peer
-  // on this host gets one.  A queue pair keeps its port, so fewer ports make larger bundles.
+  // Source ports that the queue pairs to one peer process are spread over (a power of two, at most
+  // 8); a peer on this host gets one.  A queue pair keeps its port, so fewer ports make larger
+  // bundles.
   unsigned source_ports_per_peer = 4;
 };
 
 class UdpPort final : public Port {
  public:
-  // Throws std::system_error when a socket cannot be made.  What waits in the sockets from before is thrown away:
-  // it was for the slot's last owner.
+  // Throws std::system_error when a socket cannot be made.  What waits in the sockets from before
+  // is thrown away: it was for the slot's last owner.
   explicit UdpPort(UdpPortConfig);
   ~UdpPort() override;
 
