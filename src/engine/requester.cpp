@@ -18,7 +18,8 @@ namespace {
 
 constexpr std::int32_t max_outstanding =
     1 << 22;  // PSNs; half the circle is the protocol's bound (IBTA 9.7.2)
-constexpr std::uint64_t min_window = 64 << 10;
+// With go-back-N a lost packet costs the window, so the floor must stay low where losses are many.
+constexpr std::uint64_t min_window = 16 << 10;
 
 // The operations that a message is cut into (IBTA 9.7.3, packet opcodes).
 struct MessageRow {
