@@ -19,7 +19,7 @@ namespace {
 constexpr std::int32_t max_outstanding =
     1 << 22;  // PSNs; half the circle is the protocol's bound (IBTA 9.7.2)
 // With go-back-N a lost packet costs the window, so the floor must stay low where losses are many.
-constexpr std::uint64_t min_window = 16 << 10;
+constexpr std::uint64_t min_window = 16 << 10, window_step = 2 << 10;
 
 // The operations that a message is cut into (IBTA 9.7.3, packet opcodes).
 struct MessageRow {
@@ -436,7 +436,7 @@ void Requester::acknowledged(std::uint64_t cost) {
   d.grown += cost;
   if (d.grown < d.window) return;
   d.grown = 0;  // additive increase, once per window
-  d.window = std::min(d.window + min_window / 2, std::max(d.window, e_.config_.max_window));
+  d.window = std::min(d.window + window_step, std::max(d.window, e_.config_.max_window));
 }
 
 void Requester::note_loss() {

@@ -168,6 +168,8 @@ void Device::detach(EventSink* sink) {
 void Device::run_locked(const std::function<void(engine::Engine&, Instant)>& f) {
   if (dead()) return;
   impl_->lock.lock();
+  // What a turn held back leaves before the object that owes it may go.
+  if (std::exchange(impl_->deferred, false)) impl_->transmit(clock_now());
   try {
     f(*impl_->engine, clock_now());
   } catch (...) {
