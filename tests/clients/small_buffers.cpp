@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Preloaded into a program it makes the kernel look like one with net.core.rmem_max at its usual
-// 212992 for a user without privileges; that limit is of the whole machine, so a test cannot set it.
+// 212992 for a user without privileges; that limit is of the whole machine, so a test cannot set
+// it.
 #include <dlfcn.h>
 #include <sys/socket.h>
 
