@@ -76,9 +76,21 @@ void Device::Impl::run_background() {
       case Look::found:
         break;
       case Look::nothing:
-        sleep_parked();
+        if (!lingers()) sleep_parked();
     }
   }
+}
+
+// A stream of bursts costs a wake-up each (18 us) when the thread sleeps between them: it looks on
+// for a moment after a burst, for as long as that pays.
+bool Device::Impl::lingers() {
+  if (polling.load(std::memory_order_relaxed) || linger == Duration{}) return false;
+  if (clock_now() - last_found < linger) {
+    fruitless = 0;
+    return true;
+  }
+  linger = linger > most_linger / 8 ? linger / 2 : Duration{};  // in vain: less the next time
+  return false;
 }
 
 // Never waits for the engine, lest callers step back for a thread that must first wake.
@@ -88,6 +100,12 @@ Device::Impl::Look Device::Impl::background_turn() {
   const bool found = received_frames || more_to_send;
   finish(Who::background);
   fruitless = found ? 0 : fruitless + 1;
+  if (found) {
+    const Instant now = clock_now();
+    // Two bursts that close: the stream is worth waiting for.
+    if (now - last_found < most_linger) linger = most_linger;
+    last_found = now;
+  }
   return found ? Look::found : Look::nothing;
 }
 

@@ -92,6 +92,7 @@ struct Device::Impl {
   void sleep_parked();
   void watch_polling(std::uint64_t arms_seen);
   Look background_turn();
+  bool lingers();
   bool caller_is_receiving() const;
   void wait(std::span<pollfd>, Instant until);
   std::span<pollfd> control() { return {waiting.data(), control_descriptors}; }
@@ -137,6 +138,9 @@ struct Device::Impl {
   std::vector<pollfd> waiting;  // control descriptors first, then the port's
   static constexpr unsigned control_descriptors = 3;
   unsigned evidence = 0, fruitless = 0;
+  static constexpr Duration most_linger = std::chrono::microseconds(20);
+  Duration linger{};
+  Instant last_found{};
   Instant recover_at = never;
 
   struct {

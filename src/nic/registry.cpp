@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nic/registry.hpp"
 
+#include <algorithm>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/random.h>
@@ -70,6 +71,10 @@ std::expected<port::UdpPortConfig, OpenError> make_port_config(DeviceInfo& info,
   return config;
 }
 
+// More on its way at once brings no bandwidth and costs go-back-N dearly.  The sockets hold more where
+// they may: what is over absorbs bursts that nothing holds back, UC and UD from other hosts.
+constexpr std::uint64_t most_in_flight = 4 << 20;
+
 // Windows and credits stay under what the sockets really hold (design D7: in flight).
 engine::EngineConfig make_engine_config(const DeviceInfo& info, unsigned slot,
                                         std::uint64_t buffer) {
@@ -77,8 +82,12 @@ engine::EngineConfig make_engine_config(const DeviceInfo& info, unsigned slot,
   config.slot = slot;
   config.seed = random_seed();
   config.active_mtu = info.active_mtu;
-  config.initial_window = buffer / 2;
-  config.max_window = buffer * 7 / 10;
+  config.initial_window = std::min(buffer / 2, most_in_flight);
+  config.max_window = std::min(buffer * 7 / 10, most_in_flight);
+  config.read_budget = std::min<std::uint64_t>(buffer * 4 / 10, config.read_budget);
+  const std::uint64_t half_of_it = config.read_budget / 2 / engine::frame_cost(4096);
+  config.read_chunk_packets = static_cast<std::uint32_t>(
+      std::clamp<std::uint64_t>(half_of_it, 1, config.read_chunk_packets));
   // A peer whose application has just stopped polling answers within a millisecond.
   config.min_ack_timeout = 2ms;
   return config;
@@ -143,7 +152,7 @@ Registry::Made Registry::make(const DeviceInfo& info) {
   const auto lines = (*client)->credit_lines();
   // A frame that travels alone takes up to 1.75 times frame_cost (the kernel allocates by powers of
   // two), and up to a quarter of the buffer is given back late.
-  impl->engine->set_local(host, lines, buffer * 4 / 10);
+  impl->engine->set_local(host, lines, std::min(buffer * 4 / 10, most_in_flight));
   if (const int error = impl->start())
     return std::unexpected(OpenError{error, info.name + ": no background thread"});
   return impl;

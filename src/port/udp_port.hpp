@@ -33,7 +33,7 @@ struct UdpPortConfig {
       relay_name_prefix;  // abstract name of slot N's relay socket is this prefix and N in decimal
   bool gso = true, gro = true;
   unsigned max_segments = 64;
-  std::uint64_t receive_buffer = 4 << 20;  // asked for; SO_RCVBUFFORCE is tried first
+  std::uint64_t receive_buffer = 32 << 20;  // asked for; SO_RCVBUFFORCE is tried first
   // Source ports that the queue pairs to one peer process are spread over (a power of two, at most
   // 8); a peer on this host gets one.  A queue pair keeps its port, so fewer ports make larger
   // bundles.
