@@ -407,6 +407,14 @@ void Server::release(unsigned slot) {
   memory.owners[slot].taken = 0;
   free_.push_back(slot);
   watch_free_sockets(slot, true);
+  forget_credit(slot);
+}
+
+// Nobody takes out what was put into the sockets of the dead, and part of it the dead may have read
+// without saying so: senders do not wait for that.
+void Server::forget_credit(unsigned slot) {
+  auto& credit = table_->credit()[slot];
+  credit.consumed = credit.enqueued.load();
 }
 
 bool Server::relay_bound(unsigned slot) const {
@@ -456,8 +464,7 @@ void Server::take_slot(std::uint32_t id, const Request& request) {
             "all {} slots are taken: raise ADVERB_SLOTS (up to {}) before the first process starts",
             slots_.size() - 1, slot_limit - 2));
   watch_free_sockets(slot, false);
-  auto& credit = table_->credit()[slot];
-  credit.consumed = credit.enqueued.load();
+  forget_credit(slot);
   occupy(slot, Slot::connected, c.pid, peer_pidfd(c.socket.get(), c.pid), id);
   c.slot = slot;
   say("slot {} is process {}'s", slot, c.pid);
@@ -528,8 +535,7 @@ void Server::receive_strays(Pool& pool) {
   bool empty = false;
   constexpr int turns = 256;                                              // then somebody else's
   for (int i = 0; i < turns && !empty; ++i) pool.strays->receive(empty);  // QPN 0 and 1: nobody yet
-  auto& credit = table_->credit()[0];
-  if (empty) credit.consumed = credit.enqueued.load();
+  if (empty) forget_credit(0);
 }
 
 void Server::watch_free_sockets(unsigned slot, bool on) {
@@ -548,8 +554,7 @@ void Server::on_socket(std::uint32_t index, unsigned slot) {
   if (slots_[slot].state != Slot::free) return;
   constexpr int burst = 4096;  // then somebody else's turn
   if (!drain(pools_[index]->sockets[slot].get(), burst)) return;
-  auto& credit = table_->credit()[slot];
-  credit.consumed = credit.enqueued.load();  // senders do not wait for the dead
+  forget_credit(slot);
 }
 
 void Server::hand_pool(std::uint32_t id, const Request& request, Descriptors& vaults) {

@@ -86,6 +86,7 @@ class Server {
   void adopt(SlotTable);
   void occupy(unsigned slot, Slot::State, int pid, Descriptor pidfd, std::uint32_t connection);
   void release(unsigned slot);
+  void forget_credit(unsigned slot);
   bool owner_lives(unsigned slot) const;
   bool relay_bound(unsigned slot) const;
   unsigned pick_free_slot();
