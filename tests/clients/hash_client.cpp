@@ -106,6 +106,19 @@ class Session {
     close();
   }
 
+  // An empty WRITE, to see whether the peer is still there: when all that was sent has been
+  // answered nothing else would tell.
+  void ping() {
+    if (control_busy_) return;
+    ibv_send_wr wr{}, *bad = nullptr;
+    wr.wr_id = WrId{false, true, number_, 0, 0, ping_op}.pack();
+    wr.opcode = IBV_WR_RDMA_WRITE;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    ++control_busy_;
+    need_zero(ibv_post_send(control_, &wr, &bad), "ibv_post_send");
+  }
+  static bool is_ping(const WrId& id) { return id.control && id.op == ping_op; }
+
   void describe() const {
     for (unsigned i = 0; i < setup_.qps; ++i)
       std::fprintf(stderr, "session %u, queue pair %u: sent %u of %u rounds, received %u of %u\n",
@@ -241,6 +254,8 @@ class Session {
     channel_.close();
   }
 
+  static constexpr std::uint32_t ping_op = 1;
+
   const Nic& nic_;
   SideChannel channel_;
   unsigned number_;
@@ -311,8 +326,8 @@ class Program {
         die(exit_failed, "%s: %s after %.3f s", session.name(id).c_str(),
             ibv_wc_status_str(wcs[i].status), idle());
       session.on_completion(id, wcs[i]);
+      if (!Session::is_ping(id)) last_ = Clock::now();
     }
-    if (n) last_ = Clock::now();
     return n != 0;
   }
 
@@ -323,6 +338,8 @@ class Program {
       for (auto& s : sessions_) s->describe();
       die(exit_stuck, "nothing completed for %u s", o_.patience);
     }
+    if (idle() > 1)
+      for (auto& s : sessions_) s->ping();
     if (!channel_) {
       sched_yield();
       return;
@@ -364,6 +381,16 @@ ibv_qp_type type_of(const std::string& name) {
   if (name == "uc") return IBV_QPT_UC;
   if (name == "ud") return IBV_QPT_UD;
   usage();
+}
+
+void complete(Options& o, bool one_way, int argc, char** argv) {
+  Setup& s = o.setup;
+  if (optind < argc) o.host = argv[optind++];
+  if (one_way) s.rounds[1] = 0;
+  if (s.type == IBV_QPT_UD) s.max_size = std::min(s.max_size, s.mtu);
+  if (optind < argc || !s.qps || s.qps > 255 || !s.depth || s.depth > max_depth || !o.peers ||
+      o.peers > 64 || s.mtu < 256 || s.mtu > 4096)
+    usage();
 }
 
 Options parse(int argc, char** argv) {
@@ -429,12 +456,7 @@ Options parse(int argc, char** argv) {
         usage();
     }
   }
-  if (optind < argc) o.host = argv[optind++];
-  if (one_way) s.rounds[1] = 0;
-  if (s.type == IBV_QPT_UD) s.max_size = std::min(s.max_size, s.mtu);
-  if (optind < argc || !s.qps || s.qps > 255 || !s.depth || s.depth > max_depth || !o.peers ||
-      o.peers > 64 || s.mtu < 256 || s.mtu > 4096)
-    usage();
+  complete(o, one_way, argc, argv);
   return o;
 }
 
