@@ -64,6 +64,28 @@ new_pair() {  # A B MTU
   done
 }
 
+# Two namespaces A and B as of two hosts, 10.78.0.1 and 10.78.0.2, and BETWEEN them a third one, whose
+# interfaces to1 and to2 lead to them: what joins those two is the wire.
+new_pair_through() {  # A B BETWEEN
+  local i=1 space
+  new_space "$3"
+  ip netns exec "$3" sysctl -qw net.ipv6.conf.default.disable_ipv6=1
+  for space in "$1" "$2"; do
+    new_space "$space"
+    ip -n "$space" link add veth0 type veth peer name "to$i" netns "$3"
+    ip -n "$space" addr add "10.78.0.$i/24" dev veth0
+    ip -n "$space" link set veth0 up
+    ip -n "$3" link set "to$i" up
+    i=$((i + 1))
+  done
+}
+
+set_bundles() {  # on|off SPACE...: do bundles leave whole, or is each packet of one cut off before?
+  local how=$1 space
+  shift
+  for space; do ip netns exec "$space" ethtool -K veth0 tx-udp-segmentation "$how" >/dev/null; done
+}
+
 # Waits until COMMAND succeeds, 20 s at most.
 until_true() {
   local i
@@ -135,6 +157,39 @@ run_pair() {  # PROG [ARG...]; leaves server.out, client.out, server.json, clien
   done
   label_output
   return "$status"
+}
+
+# The pingpongs part without a word: whoever has its last completion exits, and if the wire then
+# loses the ACK of the other's last message, nobody is left to send it again.  No protocol can do
+# better (nor does hardware), so that one ending, with the other side done and all data right, is no
+# failure on a bad wire.
+parted() {
+  local done_side=$1 left_side=$2
+  grep -q 'iters in' "$scratch/$done_side.out" && ! grep -q 'ended with' "$scratch/$done_side.out" &&
+    grep -q 'transport retry counter exceeded' "$scratch/$left_side.out" &&
+    ! grep -qis 'invalid data' "$scratch"/{server,client}.out
+}
+
+# The wire must have been bad: a case in which nothing was sent again proves nothing.
+over_bad_wire() {  # NAME PROG [ARG...]
+  local name=$1 status=0 again
+  shift
+  run_pair "$@" || parted client server || parted server client || status=1
+  again=$(($(counter_in "$scratch/client.json" engine retransmitted_pkts) +
+    $(counter_in "$scratch/server.json" engine retransmitted_pkts)))
+  [ "$again" != 0 ] || { echo "nothing was retransmitted" >>"$scratch/detail"; status=1; }
+  verdict "$status" "$name: ${1##*/} ${*:2} ($again retransmitted)"
+}
+
+# Runs another script, whose cases count as this one's.
+count_in() {  # COMMAND...
+  local status=0 p f
+  rm -f "$scratch/counted"
+  "$@" | tee "$scratch/counted" | { grep --line-buffered -v '^[0-9]* passed, ' || true; } ||
+    status=$?
+  [ "$status" != 77 ] || exit 77
+  read -r p _ f _ < <(grep '^[0-9]* passed, ' "$scratch/counted" || echo "0 passed, 1 failed")
+  passed=$((passed + p)) failed=$((failed + f))
 }
 
 # The figure of the last run's client: MiB/s, or microseconds.
