@@ -64,8 +64,8 @@ new_pair() {  # A B MTU
   done
 }
 
-# Two namespaces A and B as of two hosts, 10.78.0.1 and 10.78.0.2, and BETWEEN them a third one, whose
-# interfaces to1 and to2 lead to them: what joins those two is the wire.
+# Two namespaces A and B as of two hosts, 10.78.0.1 and 10.78.0.2, and BETWEEN them a third one,
+# whose interfaces to1 and to2 lead to them: what joins those two is the wire.
 new_pair_through() {  # A B BETWEEN
   local i=1 space
   new_space "$3"
@@ -165,7 +165,8 @@ run_pair() {  # PROG [ARG...]; leaves server.out, client.out, server.json, clien
 # failure on a bad wire.
 parted() {
   local done_side=$1 left_side=$2
-  grep -q 'iters in' "$scratch/$done_side.out" && ! grep -q 'ended with' "$scratch/$done_side.out" &&
+  grep -q 'iters in' "$scratch/$done_side.out" &&
+    ! grep -q 'ended with' "$scratch/$done_side.out" &&
     grep -q 'transport retry counter exceeded' "$scratch/$left_side.out" &&
     ! grep -qis 'invalid data' "$scratch"/{server,client}.out
 }

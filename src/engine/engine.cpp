@@ -110,7 +110,7 @@ bool Engine::transmit(Instant now, TxBurst& tx) {
 }
 
 Instant Engine::next_deadline() const {
-  Instant deadline = std::min(wheel_.next_deadline(), settle_at_);
+  Instant deadline = std::min(wheel_.next_deadline(), settle_wake_);
   // Same-host credit comes back without a packet: look again soon.
   for (const QueuePair* q = waiting_; q; q = q->next_waiting)
     if (q->type == QpType::ud || q->destination->line)
@@ -228,6 +228,9 @@ void Engine::credit_settle(std::uint64_t mark) {
     settle_at_ = never;
     line.consumed.store(settle_mark_, std::memory_order_relaxed);
   }
+  // The deadline that others see outlives its reason, as timers do: a ping-pong would set and take
+  // back one per message, and wake a sleeper for each.
+  if (settle_wake_ == never || settle_wake_ <= now_) settle_wake_ = settle_at_;
 }
 
 // --- completions and events

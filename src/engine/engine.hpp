@@ -178,6 +178,7 @@ class Engine {
   std::uint64_t credit_limit_ = 0;
   std::uint64_t settle_mark_ = 0;  // what is taken for lost
   Instant settle_at_ = never;      // then
+  Instant settle_wake_ = never;    // look again then: not after settle_at_, perhaps before
   std::uint64_t read_bytes_ = 0;   // sum of RequesterState::read_bytes
 
   std::atomic<QueuePair*> doorbells_{nullptr};

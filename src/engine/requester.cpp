@@ -156,7 +156,10 @@ Requester::Gate Requester::gate_start(const SendWqe& wqe) const {
 Requester::Gate Requester::gate_room(const SendWqe& wqe) {
   CreditLine* line = q_.destination ? q_.destination->line : nullptr;
   if (q_.type == QpType::ud) line = e_.line_of(wqe.av.dgid, wqe.remote_qpn);
-  if (line) {
+  // With nothing outstanding RC sends one packet in any case: its timer then watches over a
+  // receiver that died with the credit.
+  const bool probe = q_.type == QpType::rc && q_.req.psn == q_.comp.una;
+  if (line && !probe) {
     auto used = static_cast<std::int64_t>(line->enqueued.load(std::memory_order_relaxed) -
                                           line->consumed.load(std::memory_order_relaxed));
     if (used > 0 && used + frame_cost(std::min(wqe.length, q_.mtu)) > e_.credit_limit_)

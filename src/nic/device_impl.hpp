@@ -141,6 +141,7 @@ struct Device::Impl {
   static constexpr Duration most_linger = std::chrono::microseconds(20);
   Duration linger{};
   Instant last_found{};
+  std::uint64_t turns_seen = 0;
   Instant recover_at = never;
 
   struct {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nic/registry.hpp"
 
-#include <algorithm>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/random.h>
 #include <unistd.h>
+#include <algorithm>
 
 #include <cerrno>
 #include <cstdlib>
@@ -71,8 +71,8 @@ std::expected<port::UdpPortConfig, OpenError> make_port_config(DeviceInfo& info,
   return config;
 }
 
-// More on its way at once brings no bandwidth and costs go-back-N dearly.  The sockets hold more where
-// they may: what is over absorbs bursts that nothing holds back, UC and UD from other hosts.
+// More on its way at once brings no bandwidth and costs go-back-N dearly.  The sockets hold more
+// where they may: what is over absorbs bursts that nothing holds back, UC and UD from other hosts.
 constexpr std::uint64_t most_in_flight = 4 << 20;
 
 // Windows and credits stay under what the sockets really hold (design D7: in flight).
