@@ -79,9 +79,10 @@ void Device::Impl::receive(Instant& now, Who who, unsigned bursts, bool until_em
   const std::uint64_t mark = engine->credit_mark();
   bool all_empty = false;
   for (unsigned calls = 0; bursts != 0 && calls < drain_calls; ++calls) {
-    const auto frames = port->receive(all_empty);
+    using Look = port::Port::Look;
+    const auto frames = port->receive(all_empty, until_empty ? Look::everywhere : Look::once);
     if (frames.empty()) {
-      if (all_empty) break;
+      if (all_empty || !until_empty) break;
       continue;
     }
     now = clock_now();

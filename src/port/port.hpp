@@ -29,7 +29,11 @@ class Port {
 
   // One system call's worth of frames; empty when nothing was there.  `all_empty` becomes true when
   // every socket was found empty since the last frame.  The frames live until the next call.
-  virtual std::span<const engine::RxFrame> receive(bool& all_empty) = 0;
+  // `Look::once` spares a spinning poller system calls: it may look only where frames came from
+  // last, and then says nothing of the other sockets, but comes round to them within a few calls.
+  enum class Look { everywhere, once };
+  virtual std::span<const engine::RxFrame> receive(bool& all_empty,
+                                                   Look look = Look::everywhere) = 0;
   // Sends every frame (adding ICRCs in place), or counts it as lost.  Never blocks.
   virtual void send(engine::TxBurst&) = 0;
   // Descriptors that become readable when receive() would return something.

@@ -17,8 +17,8 @@ struct UdpPort::State {
 UdpPort::UdpPort(UdpPortConfig config) : state_(std::make_unique<State>(config)) {}
 UdpPort::~UdpPort() = default;
 
-std::span<const engine::RxFrame> UdpPort::receive(bool& all_empty) {
-  return state_->receiver.receive(all_empty);
+std::span<const engine::RxFrame> UdpPort::receive(bool& all_empty, Look look) {
+  return state_->receiver.receive(all_empty, look);
 }
 void UdpPort::send(engine::TxBurst& burst) { state_->sender.send(burst); }
 std::vector<int> UdpPort::wait_descriptors() const { return {state_->receiver.wait_descriptor()}; }

@@ -47,7 +47,7 @@ class UdpPort final : public Port {
   explicit UdpPort(UdpPortConfig);
   ~UdpPort() override;
 
-  std::span<const engine::RxFrame> receive(bool& all_empty) override;
+  std::span<const engine::RxFrame> receive(bool& all_empty, Look look = Look::everywhere) override;
   void send(engine::TxBurst&) override;
   std::vector<int> wait_descriptors() const override;
   const PortCounters& counters() const override;

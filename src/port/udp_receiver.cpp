@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <netinet/udp.h>
 #include <sys/epoll.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -126,23 +127,33 @@ void UdpReceiver::open(const UdpPortConfig& config) {
   }
 }
 
-std::span<const engine::RxFrame> UdpReceiver::receive(bool& all_empty) {
+std::span<const engine::RxFrame> UdpReceiver::receive(bool& all_empty, Port::Look look) {
   constexpr unsigned calls_per_turn = 8;
   all_empty = false;
   count_ = 0;
-  if (hot_ >= 0 && ++streak_ % calls_per_turn && read(hot_)) return {frames_.get(), count_};
+  const bool turn = ++streak_ % calls_per_turn == 0;  // the others'
+  if (look == Port::Look::once && last_ >= 0 && !turn) {
+    if (read(last_)) hot_ = last_;
+    return {frames_.get(), count_};
+  }
+  if (hot_ >= 0 && !turn && read(hot_)) return {frames_.get(), count_};
   hot_ = next_readable();
   if (hot_ < 0)
     all_empty = true;
   else if (!read(hot_))
     hot_ = -1;  // readable, yet empty: its checksum was wrong
+  else
+    last_ = hot_;
   return {frames_.get(), count_};
 }
 
+// System calls by number: glibc's functions are cancellation points and pay for it on each call.
 // One event a call: the kernel moves a level-triggered one that it reports to the end of its list.
 int UdpReceiver::next_readable() {
   epoll_event event;
-  return ::epoll_wait(epoll_, &event, 1, 0) == 1 ? static_cast<int>(event.data.u64) : -1;
+  return ::syscall(SYS_epoll_pwait, epoll_, &event, 1, 0, nullptr, 0) == 1
+             ? static_cast<int>(event.data.u64)
+             : -1;
 }
 
 bool UdpReceiver::read(int which) {
@@ -163,7 +174,7 @@ bool UdpReceiver::read_udp(int which, Datagram& d) {
   m.msg_name = &from, m.msg_namelen = sizeof from;
   m.msg_iov = &iov, m.msg_iovlen = 1;
   m.msg_control = control.bytes, m.msg_controllen = sizeof control.bytes;
-  ssize_t n = ::recvmsg(sockets_[which], &m, MSG_DONTWAIT);
+  ssize_t n = ::syscall(SYS_recvmsg, sockets_[which], &m, MSG_DONTWAIT);
   if (n < 0) return false;
   if (m.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) return ++counters_.drop_truncated, true;
   d.size = d.segment = static_cast<std::size_t>(n);

@@ -31,7 +31,8 @@ class UdpReceiver {
   UdpReceiver(const UdpPortConfig&, PortCounters&);
   ~UdpReceiver();
 
-  std::span<const engine::RxFrame> receive(bool& all_empty);
+  std::span<const engine::RxFrame> receive(bool& all_empty,
+                                           Port::Look look = Port::Look::everywhere);
   int wait_descriptor() const { return epoll_; }
   std::uint64_t receive_buffer() const { return receive_buffer_; }
 
@@ -77,6 +78,7 @@ class UdpReceiver {
   std::uint64_t receive_buffer_ = 0;
 
   int hot_ = -1;         // had data at the last call
+  int last_ = -1;        // had data last
   unsigned streak_ = 0;  // calls since another one was asked for
   std::uint16_t single_id_ = 0;
   RelayRun run_;
