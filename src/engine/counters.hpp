@@ -13,11 +13,12 @@ namespace adverb::engine {
   X(sent_pkts)                                                                                    \
   X(rcvd_pkts)                                                                                    \
   X(sent_bytes)                                                                                   \
-  X(rcvd_bytes) X(retransmitted_pkts) /* packets sent again, whatever the reason */               \
-      X(local_ack_timeout_err)        /* the ACK timer expired */                                 \
-      X(implied_nak_seq_err)          /* a response was missing */                                \
-      X(packet_seq_err)               /* NAK of a PSN sequence error received */                  \
-      X(rnr_nak_retry_err)            /* RNR NAK received */                                      \
+  X(rcvd_bytes)                                                                                   \
+  X(retransmitted_pkts)        /* packets sent again, whatever the reason */                      \
+      X(local_ack_timeout_err) /* the ACK timer expired */                                        \
+      X(implied_nak_seq_err)   /* a response was missing */                                       \
+      X(packet_seq_err)        /* NAK of a PSN sequence error received */                         \
+      X(rnr_nak_retry_err)     /* RNR NAK received */                                             \
       X(retry_exceeded_err) X(rnr_retry_exceeded_err)                                             \
           X(out_of_sequence) /* a request ahead of the expected PSN */                            \
       X(duplicate_request)   /* a request behind the expected PSN */                              \

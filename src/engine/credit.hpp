@@ -11,10 +11,11 @@
 namespace adverb::engine {
 
 // One receiver (slot).  Wrong values cost throughput or packets, never safety.
-struct alignas(64) CreditLine {
-  std::atomic<std::uint64_t> enqueued{0};  // senders add before they send
-  std::atomic<std::uint64_t> consumed{
-      0};  // the receiver adds, and settles up when its sockets are empty
+struct CreditLine {
+  alignas(64) std::atomic<std::uint64_t> enqueued{0};  // senders add before they send
+  // The receiver adds, and settles up when its sockets are empty.  On a cache line of its own: in
+  // the steady state neither side touches the other's.
+  alignas(64) std::atomic<std::uint64_t> consumed{0};
 };
 
 // What a frame of this many bytes (with ICRC) takes of a receive buffer: an upper estimate of the

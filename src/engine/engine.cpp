@@ -203,6 +203,18 @@ CreditLine* Engine::line_of(const Gid& gid, Qpn qpn) {
   return qpn.slot() < lines_.size() && is_local(gid) ? &lines_[qpn.slot()] : nullptr;
 }
 
+bool Engine::credit_exhausted(const CreditLine& line, std::uint64_t& seen,
+                              std::uint64_t cost) const {
+  const std::uint64_t put = line.enqueued.load(std::memory_order_relaxed);
+  const auto over = [&] {
+    const auto used = static_cast<std::int64_t>(put - seen);
+    return used > 0 && static_cast<std::uint64_t>(used) + cost > credit_limit_;
+  };
+  if (!over()) return false;
+  seen = line.consumed.load(std::memory_order_relaxed);  // the receiver's cache line: only now
+  return over();
+}
+
 std::uint64_t Engine::credit_mark() const {
   return config_.slot < lines_.size()
              ? lines_[config_.slot].enqueued.load(std::memory_order_acquire)

@@ -154,6 +154,9 @@ class Engine {
   void check_drained(QueuePair&);
   bool is_local(const Gid&) const;
   CreditLine* line_of(const Gid&, Qpn);
+  // Would `cost` more exceed the credit?  `seen`: where the caller keeps the last `consumed` that
+  // it read.
+  bool credit_exhausted(const CreditLine&, std::uint64_t& seen, std::uint64_t cost) const;
   Destination* join_destination(const Gid&, Qpn);
   void leave_destination(QueuePair&);
   ModifyResult check_values(const QpAttributes&, std::uint32_t mask) const;

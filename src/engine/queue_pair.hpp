@@ -26,8 +26,9 @@ struct Destination {
   std::uint32_t users = 0;
   std::uint64_t window = 0;  // bytes of frame_cost that may be unacknowledged
   std::uint64_t in_flight = 0;
-  std::uint64_t grown = 0;     // acknowledged since the window last grew
-  CreditLine* line = nullptr;  // same host
+  std::uint64_t grown = 0;          // acknowledged since the window last grew
+  CreditLine* line = nullptr;       // same host
+  std::uint64_t seen_consumed = 0;  // of the line
 };
 
 // What the requester keeps: the next packet to send is packet `offset` of the WQE at `next`.

@@ -160,9 +160,9 @@ Requester::Gate Requester::gate_room(const SendWqe& wqe) {
   // receiver that died with the credit.
   const bool probe = q_.type == QpType::rc && q_.req.psn == q_.comp.una;
   if (line && !probe) {
-    auto used = static_cast<std::int64_t>(line->enqueued.load(std::memory_order_relaxed) -
-                                          line->consumed.load(std::memory_order_relaxed));
-    if (used > 0 && used + frame_cost(std::min(wqe.length, q_.mtu)) > e_.credit_limit_)
+    std::uint64_t unknown = line->enqueued.load(std::memory_order_relaxed) - e_.credit_limit_;
+    std::uint64_t& seen = q_.destination ? q_.destination->seen_consumed : unknown;
+    if (e_.credit_exhausted(*line, seen, frame_cost(std::min(wqe.length, q_.mtu))))
       return Gate::wait_room;
   }
   if (q_.type != QpType::rc) return Gate::open;

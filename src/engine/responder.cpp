@@ -531,14 +531,10 @@ bool Responder::respond(TxBurst& tx) {
   }
   for (unsigned turn = 0; r.pending_head != r.pending_tail; ++turn) {
     if (!tx.has_room() || turn == responses_per_turn) return true;
-    CreditLine* line = q_.destination->line;
-    if (line) {
-      auto used = static_cast<std::int64_t>(line->enqueued.load(std::memory_order_relaxed) -
-                                            line->consumed.load(std::memory_order_relaxed));
-      if (used > 0 && used + frame_cost(q_.mtu) > e_.credit_limit_) {
-        e_.wait_for_room(q_);
-        return false;
-      }
+    Destination& d = *q_.destination;
+    if (d.line && e_.credit_exhausted(*d.line, d.seen_consumed, frame_cost(q_.mtu))) {
+      e_.wait_for_room(q_);
+      return false;
     }
     PendingResponse& next = pending_at(r.pending_head);
     if (!emit_response(tx, next)) break;

@@ -121,6 +121,7 @@ struct Device::Impl {
   std::unique_ptr<engine::TxBurst> tx;
   bool more_to_send = false;
   bool received_frames = false;  // by the last turn
+  unsigned looks = 0;            // of callers
   bool deferred = false;         // something owed waits, since then
   Instant deferred_since{};
 
