@@ -106,6 +106,8 @@ class Engine {
   // Fires timers, then builds frames.  True: more is ready than the burst could hold, call again.
   bool transmit(Instant now, TxBurst&);
   Instant next_deadline() const;
+  // Nothing to send and no doorbell: transmit() would only look at the timers.
+  bool idle() const { return !ready_head_ && !waiting_ && !doorbells_pending(); }
   // What the nic reads before it looks into all its sockets, and gives back when it found them all
   // empty.
   std::uint64_t credit_mark() const;

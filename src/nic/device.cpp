@@ -69,7 +69,7 @@ void Device::Impl::turn(Who who, Receive how, const engine::CompletionQueue* rea
     deferred = true;
     deferred_since = now;
   }
-  if (!deferred) transmit(now);
+  if (!deferred && (due || !engine->idle())) transmit(now);
   if (how != Receive::none && who == Who::caller)
     caller_turns.store(caller_turns.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
@@ -111,23 +111,32 @@ void Device::Impl::transmit(Instant now) {
 // leave in order and a destroy call can wait for those that are on their way.
 void Device::Impl::finish(Who who) {
   for (;;) {
-    std::array<EventRecord, events_at_once> events;
-    unsigned count = 0;
-    if (engine->events_pending()) count = engine->take_events(events);
     const bool wake = plan(who);
-    if (count != 0) delivery.lock();
-    lock.unlock();
-    if (wake) kick();
-    if (count != 0) {
-      deliver({events.data(), count});
-      delivery.unlock();
+    bool all = true;
+    if (engine->events_pending()) {
+      all = unlock_and_tell(wake);
+    } else {
+      lock.unlock();
+      if (wake) kick();
     }
     // Doorbells that rang while we held the engine are ours to see to, unless somebody else has it
     // now.
-    if (count < events_at_once && !engine->doorbells_pending()) return;
+    if (all && !engine->doorbells_pending()) return;
     if (!lock.try_lock()) return;
     turn(who, Receive::none);
   }
+}
+
+// False: there is more to tell.
+bool Device::Impl::unlock_and_tell(bool wake) {
+  std::array<EventRecord, events_at_once> events;
+  const unsigned count = engine->take_events(events);
+  delivery.lock();
+  lock.unlock();
+  if (wake) kick();
+  deliver({events.data(), count});
+  delivery.unlock();
+  return count < events_at_once;
 }
 
 // Writes down when the background thread has to look again; true: it must be woken to learn that.

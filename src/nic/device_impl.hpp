@@ -84,6 +84,7 @@ struct Device::Impl {
   void receive(Instant& now, Who, unsigned bursts, bool until_empty);
   void transmit(Instant now);
   void finish(Who);
+  bool unlock_and_tell(bool wake);
   bool plan(Who);
   void deliver(std::span<const engine::EventRecord>);
 

@@ -290,15 +290,10 @@ void UdpReceiver::accept(const Datagram& d, std::size_t offset, std::size_t size
 
 bool UdpReceiver::icrc_right(const Datagram& d, std::span<const std::uint8_t> bytes,
                              IdentificationGuess& guess) {
-  auto& key = prefix_key_;
-  if (!prefix_ || key.size != bytes.size() || key.port != d.source_port || key.source != d.source ||
-      key.destination != d.destination) {
-    key = {d.source, d.destination, d.source_port, bytes.size()};
-    prefix_.emplace(wire::IcrcPath{d.source, d.destination, d.source_port}, bytes.size());
-  }
+  auto& prefix = prefixes_.of({d.source, d.destination, d.source_port}, bytes.size());
   const std::uint8_t* p = bytes.data() + bytes.size();
   std::uint32_t received = p[0] | p[1] << 8 | p[2] << 16 | std::uint32_t{p[3]} << 24;
-  auto id = prefix_->identify(bytes, received, guess.next);
+  auto id = prefix.identify(bytes, received, guess.next);
   if (!id) return guess.next += guess.step, false;
   if (guess.seen) guess.step = static_cast<std::uint16_t>(*id - guess.last);
   guess.seen = true;

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "engine/burst.hpp"
+#include "port/icrc_prefixes.hpp"
 #include "port/udp_port.hpp"
-#include "wire/icrc.hpp"
 
 namespace adverb::port {
 
@@ -82,12 +82,7 @@ class UdpReceiver {
   unsigned streak_ = 0;  // calls since another one was asked for
   std::uint16_t single_id_ = 0;
   RelayRun run_;
-  struct {
-    Gid source{}, destination{};
-    std::uint16_t port{};
-    std::size_t size{};
-  } prefix_key_;
-  std::optional<wire::IcrcPrefix> prefix_;
+  IcrcPrefixes prefixes_;
 
   unsigned count_ = 0;
   std::unique_ptr<engine::RxFrame[]> frames_;

@@ -133,16 +133,11 @@ void UdpSender::send_singles(const SourcePorts::Socket& socket, engine::TxBurst&
 
 void UdpSender::stamp(const Local& local, std::uint16_t port, engine::TxBurst& burst, Frames frames,
                       bool as_segments) {
-  auto& key = prefix_key_;
   std::uint16_t identification = 0;
   for (auto& f : frames) {
-    if (!prefix_ || key.size != f.size || key.port != port || key.destination != f.av.dgid ||
-        key.source != local.gid) {
-      key = {local.gid, f.av.dgid, port, f.size};
-      prefix_.emplace(wire::IcrcPath{local.gid, f.av.dgid, port, roce_port}, f.size);
-    }
     std::uint8_t* bytes = burst.bytes(f);
-    store_le32(bytes + f.size, prefix_->icrc({bytes, f.size}, identification));
+    auto& prefix = prefixes_.of({local.gid, f.av.dgid, port, roce_port}, f.size);
+    store_le32(bytes + f.size, prefix.icrc({bytes, f.size}, identification));
     if (as_segments) ++identification;
   }
 }

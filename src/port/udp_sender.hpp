@@ -14,9 +14,9 @@
 
 #include "engine/burst.hpp"
 #include "port/address.hpp"
+#include "port/icrc_prefixes.hpp"
 #include "port/source_ports.hpp"
 #include "port/udp_port.hpp"
-#include "wire/icrc.hpp"
 
 namespace adverb::port {
 
@@ -61,12 +61,7 @@ class UdpSender {
   std::vector<std::unique_ptr<Local>> locals_;
   std::array<Local*, 256> by_index_{};
 
-  struct {
-    Gid source{}, destination{};
-    std::uint16_t port{};
-    std::size_t size{};
-  } prefix_key_;
-  std::optional<wire::IcrcPrefix> prefix_;
+  IcrcPrefixes prefixes_;
   std::array<mmsghdr, most_segments> messages_;
   std::array<iovec, most_segments> iovs_;
 };
