@@ -302,11 +302,7 @@ Verdict Responder::execute_read(const wire::Packet& p) {
   res->va = p.reth.va;
   res->rkey = p.reth.rkey;
   res->length = p.reth.dma_length;
-  res->packets = res->length ? (res->length - 1) / q_.mtu + 1 : 1;
-  q_.resp.expected = q_.resp.expected + res->packets;
-  res->msn = ++q_.resp.msn;
-  queue_response(index, 0, res->packets);
-  return Verdict::ok;
+  return answer(index, res->length ? (res->length - 1) / q_.mtu + 1 : 1);
 }
 
 Verdict Responder::execute_atomic(const wire::Packet& p, const wire::OpcodeInfo& info) {
@@ -329,11 +325,7 @@ Verdict Responder::execute_atomic(const wire::Packet& p, const wire::OpcodeInfo&
     return Verdict::memory_fault;
   }
   res->verb = Verb::atomic;
-  res->packets = 1;
-  q_.resp.expected = q_.resp.expected + 1;
-  res->msn = ++q_.resp.msn;
-  queue_response(index, 0, 1);
-  return Verdict::ok;
+  return answer(index, 1);
 }
 
 // FLUSH: what was written before is globally visible by the CPU's coherence; persistence is asked
@@ -357,11 +349,7 @@ Verdict Responder::execute_flush(const wire::Packet& p) {
   if (!res) return Verdict::too_many_reads;
   std::atomic_thread_fence(std::memory_order_seq_cst);
   res->verb = Verb::flush;
-  res->packets = 1;
-  q_.resp.expected = q_.resp.expected + 1;
-  res->msn = ++q_.resp.msn;
-  queue_response(index, 0, 1);
-  return Verdict::ok;
+  return answer(index, 1);
 }
 
 Verdict Responder::execute_atomic_write(const wire::Packet& p) {
@@ -377,11 +365,7 @@ Verdict Responder::execute_atomic_write(const wire::Packet& p) {
     return Verdict::memory_fault;
   }
   res->verb = Verb::atomic_write;
-  res->packets = 1;
-  q_.resp.expected = q_.resp.expected + 1;
-  res->msn = ++q_.resp.msn;
-  queue_response(index, 0, 1);
-  return Verdict::ok;
+  return answer(index, 1);
 }
 
 // The last packet of a message that consumes a receive WQE.
@@ -509,6 +493,16 @@ ResponderResource* Responder::new_resource(std::uint32_t& index) {
   r.resources[index].valid = true;
   r.resources[index].first = r.expected;
   return &r.resources[index];
+}
+
+// The request was executed: its response takes `packets` PSNs and is owed whole.
+Verdict Responder::answer(std::uint32_t resource, std::uint32_t packets) {
+  ResponderResource& res = q_.resp.resources[resource];
+  res.packets = packets;
+  q_.resp.expected = q_.resp.expected + packets;
+  res.msn = ++q_.resp.msn;
+  queue_response(resource, 0, packets);
+  return Verdict::ok;
 }
 
 void Responder::queue_response(std::uint32_t resource, std::uint32_t from, std::uint32_t to) {

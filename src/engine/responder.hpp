@@ -60,6 +60,7 @@ class Responder {
   void established();
 
   ResponderResource* new_resource(std::uint32_t& index);
+  Verdict answer(std::uint32_t resource, std::uint32_t packets);
   void queue_response(std::uint32_t resource, std::uint32_t from, std::uint32_t to);
   void replay(std::uint32_t resource, std::uint32_t from, std::uint32_t to);
   PendingResponse& pending_at(std::uint32_t cursor);
