@@ -108,8 +108,9 @@ std::optional<Duration> read_time(std::string_view text) {
   if (!value) return std::nullopt;
   for (const Unit& u : units) {
     if (text != u.name) continue;
-    const auto ns =
-        static_cast<unsigned __int128>(*value) * static_cast<std::uint64_t>(u.ns) / decimal_unit;
+    const auto unit = static_cast<std::uint64_t>(u.ns);
+    const std::uint64_t ns =
+        *value / decimal_unit * unit + *value % decimal_unit * unit / decimal_unit;
     return Duration(static_cast<std::int64_t>(ns));
   }
   return std::nullopt;
