@@ -6,9 +6,12 @@
 //   adverb_bench_peers c2c                       half round trip of a cache line, ns
 //   adverb_bench_peers udp ADDRESS BYTES COUNT   half round trip of a datagram, ns: median and 99th
 //   percentile
+//   adverb_bench_peers bundle ADDRESS BYTES MORE COUNT   the same of two datagrams of BYTES and
+//   MORE bytes, in one send call and one receive call: what a message and an ACK take
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
+#include <netinet/udp.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -83,34 +86,67 @@ End open_end(const char* address) {
   return e;
 }
 
-void trip(const End& e, char* buffer, std::size_t bytes, bool ping) {
-  auto send = [&] {
-    if (sendto(e.fd, buffer, bytes, 0, reinterpret_cast<const sockaddr*>(&e.peer), sizeof e.peer) <
-        0)
-      exit(1);
-  };
-  if (ping) send();
-  while (recv(e.fd, buffer, 65536, 0) < 0)
-    if (errno != EAGAIN) exit(1);
-  if (!ping) send();
+// A message of `bytes`, and if `more` is not 0 a second one of that size in the same calls.
+struct Load {
+  std::size_t bytes, more;
+};
+
+void send(const End& e, char* buffer, Load load) {
+  iovec iov{buffer, load.bytes + load.more};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(std::uint16_t))] = {};
+  msghdr m{};
+  m.msg_name = const_cast<sockaddr_in*>(&e.peer), m.msg_namelen = sizeof e.peer;
+  m.msg_iov = &iov, m.msg_iovlen = 1;
+  if (load.more) {
+    m.msg_control = control, m.msg_controllen = sizeof control;
+    cmsghdr* c = CMSG_FIRSTHDR(&m);
+    c->cmsg_level = SOL_UDP, c->cmsg_type = UDP_SEGMENT, c->cmsg_len = CMSG_LEN(2);
+    const auto segment = static_cast<std::uint16_t>(load.bytes);
+    std::memcpy(CMSG_DATA(c), &segment, sizeof segment);
+  }
+  if (sendmsg(e.fd, &m, 0) < 0) exit(1);
 }
 
-int udp(const char* address, std::size_t bytes, int count) {
+// How many bytes came; what a receiver of bundles must know of them is asked for too.
+ssize_t receive(const End& e, char* buffer) {
+  alignas(cmsghdr) char control[128];
+  sockaddr_in from;
+  iovec iov{buffer, 65536};
+  msghdr m{};
+  m.msg_name = &from, m.msg_namelen = sizeof from;
+  m.msg_iov = &iov, m.msg_iovlen = 1;
+  m.msg_control = control, m.msg_controllen = sizeof control;
+  return recvmsg(e.fd, &m, 0);
+}
+
+void trip(const End& e, char* buffer, Load load, bool ping) {
+  if (ping) send(e, buffer, load);
+  while (load.more ? receive(e, buffer) < 0 : recv(e.fd, buffer, 65536, 0) < 0)
+    if (errno != EAGAIN) exit(1);
+  if (!ping) send(e, buffer, load);
+}
+
+int udp(const char* address, Load load, int count) {
   End a = open_end(address), b = open_end(address);
   a.peer = b.self;
   b.peer = a.self;
+  const int on = 1;
+  for (const End& e : {a, b})
+    if (load.more && (setsockopt(e.fd, SOL_UDP, UDP_GRO, &on, sizeof on) ||
+                      setsockopt(e.fd, IPPROTO_IP, IP_RECVTOS, &on, sizeof on)))
+      return perror("setsockopt"), 1;
   std::vector<char> buffer(65536);
   pid_t child = fork();
   pin(child ? 0 : 1);
   if (!child) {
-    for (int i = 0; i < count + 1000; ++i) trip(b, buffer.data(), bytes, false);
+    for (int i = 0; i < count + 1000; ++i) trip(b, buffer.data(), load, false);
     _exit(0);
   }
   std::vector<double> ns;
   ns.reserve(static_cast<std::size_t>(count));
   for (int i = 0; i < count + 1000; ++i) {
     auto begin = Clock::now();
-    trip(a, buffer.data(), bytes, true);
+    trip(a, buffer.data(), load, true);
     if (i >= 1000) ns.push_back(half_ns(begin, 1));
   }
   waitpid(child, nullptr, 0);
@@ -125,7 +161,11 @@ int main(int argc, char** argv) {
   std::string_view what = argc > 1 ? argv[1] : "";
   if (what == "c2c") return c2c();
   if (what == "udp" && argc == 5)
-    return udp(argv[2], static_cast<std::size_t>(atol(argv[3])), atoi(argv[4]));
-  fmt::print(stderr, "usage: {} c2c | udp ADDRESS BYTES COUNT\n", argv[0]);
+    return udp(argv[2], {std::strtoul(argv[3], nullptr, 10), 0}, atoi(argv[4]));
+  if (what == "bundle" && argc == 6)
+    return udp(argv[2], {std::strtoul(argv[3], nullptr, 10), std::strtoul(argv[4], nullptr, 10)},
+               atoi(argv[5]));
+  fmt::print(stderr, "usage: {} c2c | udp ADDRESS BYTES COUNT | bundle ADDRESS BYTES MORE COUNT\n",
+             argv[0]);
   return 2;
 }

@@ -88,7 +88,7 @@ void Device::Impl::receive(Instant& now, Who who, unsigned bursts, bool until_em
       if (all_empty || !thorough) break;
       continue;
     }
-    now = clock_now();
+    if (calls != 0) now = clock_now();  // else the turn has just read it
     for (const engine::RxFrame& frame : frames) engine->receive(now, frame);
     received_frames = true;
     --bursts;

@@ -5,11 +5,12 @@
 //
 //   parked    it sleeps on the sockets and until the engine's next deadline; it makes all progress.
 //   polling   the application polls: it sleeps on neither, and looks every now and then (a tick)
-//   whether a caller has
-//             received since the last look.  A tick that finds nothing parks it.
+//             whether a caller has received since the last look.  A tick that finds nothing parks
+//             it.
 //
-// parked -> polling: `polling_evidence` wake-ups in a row found a caller receiving at that very
-// moment.  polling -> parked: a tick, or at once when a CQ is armed.  Ticks start short and double
+// parked -> polling: `polling_evidence` looks in a row (when it woke, or wanted the engine and a
+// caller had it) found a caller receiving at that very moment.  polling -> parked: a tick, or at
+// once when a CQ is armed.  Ticks start short and double
 // while the application keeps polling, so a program that polls in short spells is taken over from
 // soon, and one that always polls is hardly disturbed.
 //
@@ -58,7 +59,7 @@ struct Device::Impl {
   static constexpr unsigned drain_calls = 4096;    // and when a deadline has passed
   static constexpr unsigned polling_evidence = 4;
   static constexpr Duration first_tick = std::chrono::microseconds(50);
-  static constexpr Duration last_tick = std::chrono::microseconds(700);
+  static constexpr Duration last_tick = std::chrono::microseconds(500);
 
   static constexpr Duration hold_time = std::chrono::microseconds(3);
 
@@ -91,6 +92,8 @@ struct Device::Impl {
   // --- background thread
   void run_background();
   void sleep_parked();
+  void give_way();
+  bool leave_to_poller(std::uint64_t arms_seen);
   void watch_polling(std::uint64_t arms_seen);
   Look background_turn();
   bool lingers();

@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "port/uncancelled.hpp"
+
 namespace adverb::nic {
 namespace {
 
@@ -45,7 +47,7 @@ void log_line(LogLevel level, std::string_view text) {
   line += '\n';
   const int file = open_target();
   // One write, so that lines of several processes do not mix.  Nobody to tell when it fails.
-  if (::write(file >= 0 ? file : STDERR_FILENO, line.data(), line.size()) < 0) {
+  if (port::uncancelled::write(file >= 0 ? file : STDERR_FILENO, line.data(), line.size()) < 0) {
   }
   if (file >= 0) ::close(file);
   errno = saved;

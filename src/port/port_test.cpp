@@ -6,8 +6,10 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include <array>
 #include <atomic>
 #include <barrier>
+#include <cstdarg>
 #include <set>
 #include <thread>
 
@@ -18,14 +20,36 @@
 namespace {
 int refuse_bundles_with = 0;
 std::atomic<std::uint64_t> allocations{0};
-}  // namespace
 
-extern "C" ssize_t sendmsg(int fd, const msghdr* m, int flags) {
+bool refuses(const msghdr* m) {
   if (refuse_bundles_with)
     for (auto* c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(const_cast<msghdr*>(m), c))
-      if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_SEGMENT)
-        return errno = refuse_bundles_with, -1;
-  return ::syscall(SYS_sendmsg, fd, m, flags);
+      if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_SEGMENT) return true;
+  return false;
+}
+
+long kernel(long number, const std::array<long, 6>& a) {
+  register long r10 asm("r10") = a[3];
+  register long r8 asm("r8") = a[4];
+  register long r9 asm("r9") = a[5];
+  long result;
+  asm volatile("syscall"
+               : "=a"(result)
+               : "a"(number), "D"(a[0]), "S"(a[1]), "d"(a[2]), "r"(r10), "r"(r8), "r"(r9)
+               : "rcx", "r11", "memory");
+  return result < 0 && result > -4096 ? (errno = static_cast<int>(-result), -1) : result;
+}
+}  // namespace
+
+extern "C" long syscall(long number, ...) noexcept {
+  std::va_list list;
+  va_start(list, number);
+  std::array<long, 6> arguments;
+  for (long& a : arguments) a = va_arg(list, long);
+  va_end(list);
+  if (number == SYS_sendmsg && refuses(reinterpret_cast<const msghdr*>(arguments[1])))
+    return errno = refuse_bundles_with, -1;
+  return kernel(number, arguments);
 }
 
 #if defined(__SANITIZE_ADDRESS__)

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "port/address.hpp"
+#include "port/uncancelled.hpp"
 
 namespace adverb::port {
 namespace {
@@ -128,7 +129,7 @@ void UdpReceiver::open(const UdpPortConfig& config) {
 }
 
 std::span<const engine::RxFrame> UdpReceiver::receive(bool& all_empty, Port::Look look) {
-  constexpr unsigned calls_per_turn = 8;
+  constexpr unsigned calls_per_turn = 16;
   all_empty = false;
   count_ = 0;
   const bool turn = ++streak_ % calls_per_turn == 0;  // the others'
@@ -147,8 +148,8 @@ std::span<const engine::RxFrame> UdpReceiver::receive(bool& all_empty, Port::Loo
   return {frames_.get(), count_};
 }
 
-// System calls by number: glibc's functions are cancellation points and pay for it on each call.
-// One event a call: the kernel moves a level-triggered one that it reports to the end of its list.
+// By number as in uncancelled.hpp.  One event a call: the kernel moves a level-triggered one that
+// it reports to the end of its list.
 int UdpReceiver::next_readable() {
   epoll_event event;
   return ::syscall(SYS_epoll_pwait, epoll_, &event, 1, 0, nullptr, 0) == 1
@@ -174,7 +175,7 @@ bool UdpReceiver::read_udp(int which, Datagram& d) {
   m.msg_name = &from, m.msg_namelen = sizeof from;
   m.msg_iov = &iov, m.msg_iovlen = 1;
   m.msg_control = control.bytes, m.msg_controllen = sizeof control.bytes;
-  ssize_t n = ::syscall(SYS_recvmsg, sockets_[which], &m, MSG_DONTWAIT);
+  ssize_t n = uncancelled::recvmsg(sockets_[which], &m, MSG_DONTWAIT);
   if (n < 0) return false;
   if (m.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) return ++counters_.drop_truncated, true;
   d.size = d.segment = static_cast<std::size_t>(n);
@@ -207,7 +208,7 @@ bool UdpReceiver::read_relay(Datagram& d) {
   msghdr m{};
   m.msg_iov = iov, m.msg_iovlen = 2;
   m.msg_control = control.bytes, m.msg_controllen = sizeof control.bytes;
-  ssize_t n = ::recvmsg(relay_socket_, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  ssize_t n = uncancelled::recvmsg(relay_socket_, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (n < 0) return false;
   bool ours = false;
   for (cmsghdr* c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
@@ -331,7 +332,7 @@ void UdpReceiver::flush_relay(const Datagram& d) {
   m.msg_namelen = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size);
   m.msg_iov = iov, m.msg_iovlen = 2;
   bool sent = !relay_prefix_.empty() && name.size <= room &&
-              ::sendmsg(relay_sender_, &m, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
+              uncancelled::sendmsg(relay_sender_, &m, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
   (sent ? counters_.relayed_out : counters_.drop_relay) += run.frames;
 }
 

@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "port/steering.hpp"
+#include "port/uncancelled.hpp"
 
 namespace adverb::port {
 namespace {
@@ -94,7 +95,7 @@ void UdpSender::send_bundle(Local& local, engine::TxBurst& burst, Frames frames)
             frames.back().offset + frames.back().size + icrc_bytes - first.offset};
   msghdr m = envelope.message(iov);
   ++counters_.tx_calls;
-  if (::sendmsg(socket->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) {
+  if (uncancelled::sendmsg(socket->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) {
     counters_.tx_bundles += bundle;
     return sent(frames);
   }
@@ -118,8 +119,9 @@ void UdpSender::send_singles(const SourcePorts::Socket& socket, engine::TxBurst&
   std::size_t at = 0;
   while (at < frames.size()) {
     ++counters_.tx_calls;
-    int n = ::sendmmsg(socket.fd, &messages_[at], static_cast<unsigned>(frames.size() - at),
-                       MSG_DONTWAIT | MSG_NOSIGNAL);
+    int n =
+        uncancelled::sendmmsg(socket.fd, &messages_[at], static_cast<unsigned>(frames.size() - at),
+                              MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n > 0) {
       sent(frames.subspan(at, static_cast<std::size_t>(n)));
       at += static_cast<std::size_t>(n);

@@ -118,7 +118,6 @@ void fill_wc(const engine::Cqe& e, ibv_wc& wc) {
 // --- extended polling (ibv_create_cq_ex(3)): one entry at a time, looked at by the read functions
 
 int fetch(Cq& cq) {
-  NotCancelled guard;  // polling receives and transmits
   if (!cq.context->alive() || cq.context->device->poll(*cq.queue, 1, &cq.current) == 0)
     return ENOENT;
   cq.ex.status = static_cast<ibv_wc_status>(cq.current.status);
@@ -204,7 +203,6 @@ ibv_cq_ex* create_cq_ex(ibv_context* c, ibv_cq_init_attr_ex* a) {
 int poll_cq(ibv_cq* c, int wanted, ibv_wc* wc) {
   Cq& cq = *of(c);
   if (!cq.context->alive()) return -EIO;
-  NotCancelled guard;  // polling receives and transmits
   constexpr int batch = 32;
   engine::Cqe entries[batch];
   int done = 0;
@@ -220,7 +218,6 @@ int poll_cq(ibv_cq* c, int wanted, ibv_wc* wc) {
 int req_notify_cq(ibv_cq* c, int solicited_only) {
   Cq& cq = *of(c);
   if (!cq.context->alive()) return EIO;
-  NotCancelled guard;
   cq.context->device->arm(*cq.queue, solicited_only != 0);
   return 0;
 }

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "port/uncancelled.hpp"
 #include "verbs/guard.hpp"
 #include "verbs/objects.hpp"
 
@@ -33,7 +34,8 @@ int EventPipe::open() {
 }
 
 bool EventPipe::put(const Record& r) {
-  return ::write(write_fd_, &r, record_size_) == static_cast<ssize_t>(record_size_);
+  return port::uncancelled::write(write_fd_, &r, record_size_) ==
+         static_cast<ssize_t>(record_size_);
 }
 
 void EventPipe::write(const void* record, std::uint64_t element) {

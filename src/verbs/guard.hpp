@@ -2,7 +2,8 @@
 // No exception crosses the C boundary, and no thread is cancelled inside a call that works on the
 // device (a cancelled thread would leave locks held).  Calls that block for the application
 // (get_cq_event, get_async_event, the waits for acknowledgements) stand outside, because a
-// cancelled thread must be able to unwind through them.
+// cancelled thread must be able to unwind through them.  Posting and polling need no guard: there
+// is no cancellation point on the data path (port/uncancelled.hpp).
 #pragma once
 
 #include <pthread.h>

@@ -141,11 +141,7 @@ Refusal check_request(const Qp& qp, WrOpcode opcode, unsigned flags, std::uint64
   return {};
 }
 
-// A thread that is cancelled while it transmits would keep the engine.
-void ring(Qp& qp) {
-  NotCancelled guard;
-  qp.context->device->doorbell(*qp.pair);
-}
+void ring(Qp& qp) { qp.context->device->doorbell(*qp.pair); }
 
 void log_refusal(const Qp& qp, const Refusal& r) {
   if (r.why) nic::log(nic::LogLevel::warn, "post_send qp {:#x}: {}", qp.qp.qp_num, r.why);
