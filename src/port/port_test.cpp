@@ -15,6 +15,7 @@
 
 #include "port/source_ports.hpp"
 #include "port/testing.hpp"
+#include "port/udp_receiver.hpp"
 
 // The kernel's part in two tests: it refuses bundles; every allocation is counted.
 namespace {
@@ -535,7 +536,7 @@ TEST(Port, ABusySocketDoesNotStarveAnother) {
   EXPECT_EQ(host.slot(2).receive(empty).size(), 1u);
   send(host.slot(1), f);
   bool seen_v6 = false;
-  for (int call = 0; call < 24 && !seen_v6; ++call)
+  for (unsigned call = 0; call < 3 * UdpReceiver::calls_per_turn && !seen_v6; ++call)
     for (auto& g : host.slot(2).receive(empty)) seen_v6 |= !g.destination.is_v4();
   EXPECT_TRUE(seen_v6);
   receive_all(host.slot(2));

@@ -129,7 +129,6 @@ void UdpReceiver::open(const UdpPortConfig& config) {
 }
 
 std::span<const engine::RxFrame> UdpReceiver::receive(bool& all_empty, Port::Look look) {
-  constexpr unsigned calls_per_turn = 16;
   all_empty = false;
   count_ = 0;
   const bool turn = ++streak_ % calls_per_turn == 0;  // the others'

@@ -26,6 +26,8 @@ class UdpReceiver {
  public:
   static constexpr unsigned max_segments = 128;  // that a kernel ever sends in one bundle
   static constexpr std::size_t staging_bytes = 65536;
+  // A socket that was readable is read on; every so many calls the others have their turn.
+  static constexpr unsigned calls_per_turn = 16;
 
   // Owns the config's receive sockets and relay socket, also when it throws std::system_error.
   UdpReceiver(const UdpPortConfig&, PortCounters&);
