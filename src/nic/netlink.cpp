@@ -82,9 +82,8 @@ Link parse_link(const nlmsghdr& h) {
     const void* data = RTA_DATA(&a);
     if (a.rta_type == IFLA_IFNAME) link.name = static_cast<const char*>(data);
     if (a.rta_type == IFLA_MTU) std::memcpy(&link.mtu, data, sizeof link.mtu);
-    // The flag follows the carrier up to a second later on older kernels (6.1).
-    if (a.rta_type == IFLA_CARRIER && *static_cast<const std::uint8_t*>(data) == 0)
-      link.running = false;
+    // The flag follows the carrier up to a second later, either way.
+    if (a.rta_type == IFLA_CARRIER) link.running = *static_cast<const std::uint8_t*>(data) != 0;
     if (a.rta_type != IFLA_ADDRESS || RTA_PAYLOAD(&a) != link.mac.size()) return;
     std::memcpy(link.mac.data(), data, link.mac.size());
     link.has_mac = link.mac != std::array<std::uint8_t, 6>{};
