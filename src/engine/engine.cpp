@@ -22,6 +22,10 @@ constexpr unsigned frames_per_turn = 64;  // then the next ready QP has its turn
 constexpr unsigned frames_before_answer = 4;
 constexpr Duration credit_poll = std::chrono::microseconds(20);
 constexpr Duration settle_delay = std::chrono::milliseconds(10);
+constexpr Duration credit_patience = std::chrono::milliseconds(100);
+constexpr Duration pace_burst = std::chrono::microseconds(200);  // of wire time
+// Preamble, Ethernet, IPv4, UDP, FCS and the gap between frames.
+constexpr std::uint64_t wire_overhead = 8 + 14 + 20 + 8 + 4 + 12;
 
 bool carries(QpType type, Transport transport) {
   return (type == QpType::rc && transport == Transport::rc) ||
@@ -111,10 +115,12 @@ bool Engine::transmit(Instant now, TxBurst& tx) {
 
 Instant Engine::next_deadline() const {
   Instant deadline = std::min(wheel_.next_deadline(), settle_wake_);
-  // Same-host credit comes back without a packet: look again soon.
-  for (const QueuePair* q = waiting_; q; q = q->next_waiting)
+  for (const QueuePair* q = waiting_; q; q = q->next_waiting) {
+    // Same-host credit comes back without a packet: look again soon.
     if (q->type == QpType::ud || q->destination->line)
       return std::min(deadline, now_ + credit_poll);
+    if (q->type == QpType::uc) deadline = std::min(deadline, pace_open_);
+  }
   return deadline;
 }
 
@@ -143,12 +149,17 @@ void Engine::wait_for_room(QueuePair& q) {
   waiting_ = &q;
 }
 
+// Without a packet that says so: as same-host credit, or as time that has passed.
+bool Engine::room_may_have_come(const QueuePair& q) const {
+  if (q.type == QpType::ud || q.destination->line) return true;
+  return q.type == QpType::uc && now_ >= pace_open_;
+}
+
 void Engine::retry_waiting() {
   if (!waiting_) return;
-  bool local = false;
-  for (QueuePair* q = waiting_; q && !local; q = q->next_waiting)
-    local = q->type == QpType::ud || q->destination->line;
-  if (!room_freed_ && !local) return;
+  bool look = room_freed_;
+  for (QueuePair* q = waiting_; q && !look; q = q->next_waiting) look = room_may_have_come(*q);
+  if (!look) return;
   room_freed_ = false;
   // The list is last in, first out: turn it round, so that the QP that has waited longest is first.
   QueuePair* oldest_first = nullptr;
@@ -214,6 +225,29 @@ bool Engine::credit_exhausted(const CreditLine& line, std::uint64_t& seen,
   seen = line.consumed.load(std::memory_order_relaxed);  // the receiver's cache line: only now
   return over();
 }
+
+// A receiver that is stopped or hangs: hardware would send, and the receiver drop.  The time counts
+// from when the credit was first found exhausted, and anew whenever some comes back.
+bool Engine::credit_stalled(const CreditLine& line) {
+  Stall& stall = stall_of(line);
+  const std::uint64_t consumed = line.consumed.load(std::memory_order_relaxed);
+  if (stall.since == never || stall.consumed != consumed) stall = {consumed, now_};
+  return now_ - stall.since >= credit_patience;
+}
+
+// --- the pace of what nobody acknowledges
+
+// A NIC sends at the speed of its link, and receivers are made for that.  Software has no link: a
+// sender outruns a receiver whose process is kept from running, and overflows its socket.  So UC
+// and UD keep to the link's speed by the clock, half a burst at a time for the bundles' sake.
+void Engine::pace(std::uint64_t bytes) {
+  if (config_.link_rate == 0) return;
+  const std::uint64_t ns = (bytes + wire_overhead) * 1'000'000'000 / config_.link_rate;
+  wire_free_ = std::max(wire_free_, now_) + Duration(static_cast<Duration::rep>(ns));
+  if (wire_free_ - now_ > pace_burst) pace_open_ = wire_free_ - pace_burst / 2;
+}
+
+// --- the credit of this host's receivers, as they settle it
 
 std::uint64_t Engine::credit_mark() const {
   return config_.slot < lines_.size()

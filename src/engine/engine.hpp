@@ -35,6 +35,9 @@ struct EngineConfig {
   Mtu active_mtu = Mtu::mtu_1024;
   std::uint64_t initial_window = 256 << 10,
                 max_window = 4 << 20;  // frame_cost bytes per destination
+  // UC and UD to other hosts leave no faster than this: bytes per second on the wire, 0 for no
+  // limit.
+  std::uint64_t link_rate = 0;
   Duration
       min_ack_timeout{};  // a floor for the local ACK timeout, for ports with scheduling delays
   Duration cnp_interval =
@@ -159,6 +162,11 @@ class Engine {
   // Would `cost` more exceed the credit?  `seen`: where the caller keeps the last `consumed` that
   // it read.
   bool credit_exhausted(const CreditLine&, std::uint64_t& seen, std::uint64_t cost) const;
+  // No credit has come back for so long that a sender without acknowledgements waits no more.
+  bool credit_stalled(const CreditLine&);
+  void credit_flows(const CreditLine& line) { stall_of(line).since = never; }
+  void pace(std::uint64_t bytes);
+  bool room_may_have_come(const QueuePair&) const;
   Destination* join_destination(const Gid&, Qpn);
   void leave_destination(QueuePair&);
   ModifyResult check_values(const QpAttributes&, std::uint32_t mask) const;
@@ -184,7 +192,17 @@ class Engine {
   std::uint64_t settle_mark_ = 0;  // what is taken for lost
   Instant settle_at_ = never;      // then
   Instant settle_wake_ = never;    // look again then: not after settle_at_, perhaps before
-  std::uint64_t read_bytes_ = 0;   // sum of RequesterState::read_bytes
+  struct Stall {
+    std::uint64_t consumed = 0;
+    Instant since = never;
+  };
+  Stall& stall_of(const CreditLine& line) {
+    return stalls_[static_cast<std::size_t>(&line - lines_.data())];
+  }
+  std::vector<Stall> stalls_;     // one for each line: since when `consumed` stands still
+  Instant wire_free_{};           // when what was sent without acknowledgement has left the wire
+  Instant pace_open_{};           // not before: more of it
+  std::uint64_t read_bytes_ = 0;  // sum of RequesterState::read_bytes
 
   std::atomic<QueuePair*> doorbells_{nullptr};
   QueuePair *ready_head_ = nullptr, *ready_tail_ = nullptr;

@@ -97,6 +97,7 @@ void Engine::set_local(std::span<const Gid> host_gids, std::span<CreditLine> lin
                        std::uint64_t limit) {
   host_gids_.assign(host_gids.begin(), host_gids.end());
   lines_ = lines;
+  stalls_.assign(lines.size(), {});
   credit_limit_ = limit;
 }
 

@@ -156,16 +156,8 @@ Requester::Gate Requester::gate_start(const SendWqe& wqe) const {
 Requester::Gate Requester::gate_room(const SendWqe& wqe) {
   CreditLine* line = q_.destination ? q_.destination->line : nullptr;
   if (q_.type == QpType::ud) line = e_.line_of(wqe.av.dgid, wqe.remote_qpn);
-  // With nothing outstanding RC sends one packet in any case: its timer then watches over a
-  // receiver that died with the credit.
-  const bool probe = q_.type == QpType::rc && q_.req.psn == q_.comp.una;
-  if (line && !probe) {
-    std::uint64_t unknown = line->enqueued.load(std::memory_order_relaxed) - e_.credit_limit_;
-    std::uint64_t& seen = q_.destination ? q_.destination->seen_consumed : unknown;
-    if (e_.credit_exhausted(*line, seen, frame_cost(std::min(wqe.length, q_.mtu))))
-      return Gate::wait_room;
-  }
-  if (q_.type != QpType::rc) return Gate::open;
+  if (line && gate_credit(wqe, *line) != Gate::open) return Gate::wait_room;
+  if (q_.type != QpType::rc) return line || e_.now_ >= e_.pace_open_ ? Gate::open : Gate::wait_room;
   if (wqe.opcode == WrOpcode::rdma_read) {
     std::uint32_t from = q_.req.offset;
     std::uint64_t bytes = response_bytes(wqe, from, chunk_end(wqe, from));
@@ -175,6 +167,20 @@ Requester::Gate Requester::gate_room(const SendWqe& wqe) {
   const Destination& d = *q_.destination;
   bool full = d.in_flight && d.in_flight + cost_of(wqe) > d.window;
   return full ? Gate::wait_room : Gate::open;
+}
+
+Requester::Gate Requester::gate_credit(const SendWqe& wqe, const CreditLine& line) {
+  // With nothing outstanding RC sends one packet in any case: its timer then watches over a
+  // receiver that died with the credit.
+  if (q_.type == QpType::rc && q_.req.psn == q_.comp.una) return Gate::open;
+  std::uint64_t unknown = line.enqueued.load(std::memory_order_relaxed) - e_.credit_limit_;
+  std::uint64_t& seen = q_.destination ? q_.destination->seen_consumed : unknown;
+  const bool exhausted = e_.credit_exhausted(line, seen, frame_cost(std::min(wqe.length, q_.mtu)));
+  if (q_.type == QpType::rc) return exhausted ? Gate::wait_room : Gate::open;
+  if (!exhausted) return e_.credit_flows(line), Gate::open;
+  if (!e_.credit_stalled(line)) return Gate::wait_room;
+  ++e_.counters_.sent_without_credit;
+  return Gate::open;
 }
 
 void Requester::start(SendWqe& wqe) {
@@ -347,6 +353,8 @@ void Requester::commit(TxBurst& tx, wire::Packet& p, std::uint32_t payload, cons
   CreditLine* line = q_.type == QpType::ud ? e_.line_of(av.dgid, dest) : q_.destination->line;
   if (line)
     line->enqueued.fetch_add(frame_cost(size + TxBurst::icrc_bytes), std::memory_order_relaxed);
+  else if (q_.type != QpType::rc)
+    e_.pace(size + TxBurst::icrc_bytes);
   ++e_.counters_.sent_pkts;
   e_.counters_.sent_bytes += size;
   if (q_.type == QpType::rc && q_.req.psn - q_.req.highest < 0) ++e_.counters_.retransmitted_pkts;

@@ -41,6 +41,7 @@ class Requester {
   Gate gate(SendWqe&);
   Gate gate_start(const SendWqe&) const;
   Gate gate_room(const SendWqe&);
+  Gate gate_credit(const SendWqe&, const CreditLine&);
   void start(SendWqe&);
   bool supported(WrOpcode) const;
   bool emit(TxBurst&, SendWqe&);

@@ -448,31 +448,6 @@ TEST(Requester, CreditsCanBeSwitchedOff) {
   EXPECT_EQ(t.waiting(), 2u);
 }
 
-// --- same-host credit
-
-TEST(Requester, SameHostCreditStopsEveryTransport) {
-  for (QpType type : {QpType::rc, QpType::uc, QpType::ud}) {
-    Talk t({.type = type,
-            .config = {.slot = 1, .max_qp = 4, .max_mr = 16, .active_mtu = Mtu::mtu_4096}});
-    std::vector<CreditLine> lines(4);
-    Gid host[] = {t.us(), t.them()};
-    t.engine.set_local(host, lines, 4 * frame_cost(1024 + 100));
-    t.modify(QpState::reset);
-    t.modify_to(*t.qp, QpState::rts);
-    Remote r = theirs;
-    unsigned slot = Talk::their_qpn.slot();
-    for (int i = 0; i < 10; ++i)
-      t.post({.length = 1024, .remote = r, .remote_qpn = Talk::their_qpn, .remote_qkey = 1});
-    std::size_t n = t.waiting();
-    EXPECT_GE(n, 3u);
-    EXPECT_LE(n, 4u);
-    EXPECT_NE(t.engine.next_deadline(), never);  // looks again by itself
-    EXPECT_LE(t.engine.next_deadline(), t.now + 20us);
-    lines[slot].consumed = lines[slot].enqueued.load();
-    EXPECT_GT(t.waiting(), n);
-  }
-}
-
 // --- local errors
 
 // C14

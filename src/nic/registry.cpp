@@ -75,6 +75,13 @@ std::expected<port::UdpPortConfig, OpenError> make_port_config(DeviceInfo& info,
 // where they may: what is over absorbs bursts that nothing holds back, UC and UD from other hosts.
 constexpr std::uint64_t most_in_flight = 4 << 20;
 
+// Bytes per second.  A tap says 10 Mb/s and means nothing by it; who says nothing is taken for a
+// port of 10 Gb/s, as ibv_query_port has it.
+std::uint64_t pace_of(std::uint32_t mbps) {
+  constexpr std::uint64_t bytes_per_mbit = 125'000;
+  return (mbps < 100 ? 10'000 : mbps) * bytes_per_mbit;
+}
+
 // Windows and credits stay under what the sockets really hold (design D7: in flight).
 engine::EngineConfig make_engine_config(const DeviceInfo& info, unsigned slot,
                                         std::uint64_t buffer) {
@@ -82,6 +89,7 @@ engine::EngineConfig make_engine_config(const DeviceInfo& info, unsigned slot,
   config.slot = slot;
   config.seed = random_seed();
   config.active_mtu = info.active_mtu;
+  config.link_rate = pace_of(info.speed_mbps);
   config.initial_window = std::min(buffer / 2, most_in_flight);
   config.max_window = std::min(buffer * 7 / 10, most_in_flight);
   config.read_budget = std::min<std::uint64_t>(buffer * 4 / 10, config.read_budget);
