@@ -323,6 +323,29 @@ TEST(Completer, WindowShrinksOnLossAndGrowsWithAcks) {
   t.idle();
 }
 
+// A window that was configured below the floor of halving: a loss does not make it larger.
+TEST(Completer, LossNeverWidensASmallWindow) {
+  const std::uint64_t window = 5 * frame_cost(1056);
+  Talk t({.timeout = 10,
+          .config = {.max_qp = 32,
+                     .max_mr = 16,
+                     .active_mtu = Mtu::mtu_4096,
+                     .initial_window = window,
+                     .max_window = window}});
+  t.post({.length = 8 * 1024});
+  EXPECT_EQ(t.waiting(), 5u);
+  t.discard();
+  t.in(nak(100, NakCode::psn_sequence_error, 0));
+  EXPECT_EQ(t.qp->destination->window, window);
+  EXPECT_EQ(t.waiting(), 5u);
+  t.discard();
+  t.in(ack(104, 0));
+  t.discard();
+  t.in(ack(107, 1));
+  t.sent(1, WcOpcode::send, 8 * 1024);
+  t.idle();
+}
+
 // --- RNR
 
 // C39

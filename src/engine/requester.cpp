@@ -455,7 +455,7 @@ void Requester::note_loss() {
   q_.comp.loss_marked = true;
   q_.comp.loss_mark = q_.req.highest;
   Destination& d = *q_.destination;
-  d.window = std::max(d.window / 2, min_window);
+  d.window = std::max(d.window / 2, std::min(d.window, min_window));
   d.grown = 0;
 }
 
