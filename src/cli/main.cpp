@@ -12,6 +12,7 @@
 #include "cli/devices.hpp"
 #include "cli/doctor.hpp"
 #include "cli/run.hpp"
+#include "cli/sim.hpp"
 
 namespace {
 
@@ -60,6 +61,26 @@ std::vector<std::string> split_program(std::vector<std::string>& words) {
   return command;
 }
 
+void add_sim_options(CLI::App& sim, adverb::cli::SimOptions& o) {
+  sim.add_option("--seed", o.first, "run this seed")->type_name("N");
+  sim.add_option("--seeds", "run these seeds, on all cores")->type_name("A..B");
+  sim.add_option("-j,--jobs", o.jobs, "processes (default: one per core)");
+  sim.add_flag("--trace", o.trace, "print a line per event");
+  sim.add_flag("--keep-going", o.keep_going, "run the other seeds after one has failed");
+  sim.add_flag("--hashes", o.hashes, "print the hash of each seed's run");
+}
+
+int run_sim(const CLI::App& sim, adverb::cli::SimOptions& o) {
+  o.last = o.first;
+  if (sim.count("--seeds")) {
+    const auto range = sim.get_option("--seeds")->as<std::string>();
+    const std::size_t dots = range.find("..");
+    o.first = std::stoull(range);
+    o.last = dots == std::string::npos ? o.first : std::stoull(range.substr(dots + 2));
+  }
+  return adverb::cli::sim(o);
+}
+
 int start(std::vector<std::string> words) {
   CLI::App app{"Adverb: run any RDMA program unmodified, over an RDMA NIC in software."};
   app.footer(examples);
@@ -86,6 +107,10 @@ int start(std::vector<std::string> words) {
       app.add_subcommand("doctor", "say what would stop Adverb on this machine, and the remedy");
   doctor->add_flag("--json", json, "machine-readable");
 
+  adverb::cli::SimOptions sim_options;
+  CLI::App* sim = app.add_subcommand("sim", "run the engine in a deterministic world");
+  add_sim_options(*sim, sim_options);
+
   if (words.empty()) words = {"--help"};
   std::reverse(words.begin(), words.end());  // as CLI11 wants them
   try {
@@ -95,6 +120,7 @@ int start(std::vector<std::string> words) {
   }
   if (devices->parsed()) return adverb::cli::devices(json);
   if (doctor->parsed()) return adverb::cli::doctor(json);
+  if (sim->parsed()) return run_sim(*sim, sim_options);
   if (command.empty()) {
     fmt::print(stderr, "adverb: run: no program; adverb run [OPTIONS] -- PROG [ARG...]\n");
     return adverb::cli::exit_failure;

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "engine/burst.hpp"
-#include "port/icrc_prefixes.hpp"
+#include "wire/icrc_prefixes.hpp"
 #include "port/udp_port.hpp"
 
 namespace adverb::port {
@@ -84,7 +84,7 @@ class UdpReceiver {
   unsigned streak_ = 0;  // calls since another one was asked for
   std::uint16_t single_id_ = 0;
   RelayRun run_;
-  IcrcPrefixes prefixes_;
+  wire::IcrcPrefixes prefixes_;
 
   unsigned count_ = 0;
   std::unique_ptr<engine::RxFrame[]> frames_;

@@ -14,7 +14,7 @@
 
 #include "engine/burst.hpp"
 #include "port/address.hpp"
-#include "port/icrc_prefixes.hpp"
+#include "wire/icrc_prefixes.hpp"
 #include "port/source_ports.hpp"
 #include "port/udp_port.hpp"
 
@@ -61,7 +61,7 @@ class UdpSender {
   std::vector<std::unique_ptr<Local>> locals_;
   std::array<Local*, 256> by_index_{};
 
-  IcrcPrefixes prefixes_;
+  wire::IcrcPrefixes prefixes_;
   std::array<mmsghdr, most_segments> messages_;
   std::array<iovec, most_segments> iovs_;
 };

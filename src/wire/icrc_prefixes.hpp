@@ -10,11 +10,11 @@
 
 #include "wire/icrc.hpp"
 
-namespace adverb::port {
+namespace adverb::wire {
 
 class IcrcPrefixes {
  public:
-  const wire::IcrcPrefix& of(const wire::IcrcPath& path, std::size_t transport_bytes) {
+  const IcrcPrefix& of(const IcrcPath& path, std::size_t transport_bytes) {
     Entry& e = entries_[(transport_bytes / 4 ^ path.source_port) % entries_.size()];
     if (!e.prefix || e.bytes != transport_bytes || e.path.source_port != path.source_port ||
         e.path.destination_port != path.destination_port || e.path.source != path.source ||
@@ -28,11 +28,11 @@ class IcrcPrefixes {
 
  private:
   struct Entry {
-    wire::IcrcPath path{};
+    IcrcPath path{};
     std::size_t bytes = 0;
-    std::optional<wire::IcrcPrefix> prefix;
+    std::optional<IcrcPrefix> prefix;
   };
   std::array<Entry, 8> entries_{};
 };
 
-}  // namespace adverb::port
+}  // namespace adverb::wire

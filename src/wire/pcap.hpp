@@ -13,6 +13,7 @@
 namespace adverb::wire {
 
 enum class LinkType : std::uint32_t {
+  ethernet = 1,
   raw_ip = 101,
   erf = 197,  // of native InfiniBand: tshark 4.0 does not know LINKTYPE_INFINIBAND (247)
 };
