@@ -87,6 +87,8 @@ void rdma_write_imm(ibv_qp_ex* q, std::uint32_t rkey, std::uint64_t address, __b
 void flush(ibv_qp_ex* q, std::uint32_t rkey, std::uint64_t address, std::size_t length,
            std::uint8_t type, std::uint8_t level) {
   add_remote(q, WrOpcode::flush, rkey, address);
+  if (length > max_msg_size)
+    return batch_of(q).refuse_with(EINVAL, "message longer than max_msg_sz");
   if (SendWqe* w = batch_of(q).last()) {
     w->length = static_cast<std::uint32_t>(length);
     w->flush_type = type;
@@ -101,9 +103,11 @@ void set_inline_list(ibv_qp_ex* q, std::size_t n, const ibv_data_buf* list) {
   SendWqe* w = b.last();
   if (!w) return;
   std::uint64_t length = 0;
-  for (std::size_t i = 0; i < n; ++i) length += list[i].length;
-  if (length > b.max_inline)
-    return b.refuse_with(ENOMEM, "inline data longer than max_inline_data");
+  for (std::size_t i = 0; i < n; ++i) {
+    if (list[i].length > b.max_inline - length)
+      return b.refuse_with(ENOMEM, "inline data longer than max_inline_data");
+    length += list[i].length;
+  }
   std::uint8_t* to = b.inline_of_last();
   for (std::size_t i = 0; i < n; ++i) {
     if (list[i].length) std::memcpy(to, list[i].addr, list[i].length);
@@ -151,6 +155,7 @@ void set_sge(ibv_qp_ex* q, std::uint32_t lkey, std::uint64_t address, std::uint3
 void set_ud_addr(ibv_qp_ex* q, ibv_ah* a, std::uint32_t qpn, std::uint32_t qkey) {
   SendWqe* w = batch_of(q).last();
   if (!w) return;
+  if (!a) return batch_of(q).refuse_with(EINVAL, "no address handle");
   const Ah& ah = *of(a);
   w->av = ah.av;
   w->pd_of_ah = ah.pd->id;

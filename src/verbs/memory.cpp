@@ -172,7 +172,8 @@ int rereg_mr(ibv_mr* m, int flags, ibv_pd* new_pd, void* address, std::size_t le
   if (flags & ~IBV_REREG_MR_FLAGS_SUPPORTED || !flags)
     return errno = EINVAL, IBV_REREG_MR_ERR_INPUT;
   const bool translation = flags & IBV_REREG_MR_CHANGE_TRANSLATION;
-  if ((flags & IBV_REREG_MR_CHANGE_PD) && !new_pd) return errno = EINVAL, IBV_REREG_MR_ERR_INPUT;
+  if ((flags & IBV_REREG_MR_CHANGE_PD) && (!new_pd || of(new_pd)->context != mr->pd->context))
+    return errno = EINVAL, IBV_REREG_MR_ERR_INPUT;
   if (translation && (!length || !address)) return errno = EINVAL, IBV_REREG_MR_ERR_INPUT;
   if (!mr->pd->context->alive()) return errno = EIO, IBV_REREG_MR_ERR_CMD;
   engine::MemoryRegion changed = *mr->region;

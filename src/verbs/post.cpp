@@ -89,7 +89,10 @@ void fill_operation(const Qp& qp, const ibv_send_wr& wr, engine::SendWqe& w) {
 Refusal append(const Qp& qp, engine::SendQueue& sq, const ibv_send_wr& wr) {
   const auto opcode = static_cast<WrOpcode>(wr.opcode);
   const bool inlined = wr.send_flags & IBV_SEND_INLINE;
+  // Before the list is looked at: it may be shorter than an absurd number says.
   if (wr.num_sge < 0) return {EINVAL, "negative num_sge"};
+  if (static_cast<unsigned>(wr.num_sge) > (inlined ? max_sge : qp.cap.max_send_sge))
+    return {EINVAL, "num_sge > max_send_sge"};
   const std::uint64_t length = length_of(wr.sg_list, wr.num_sge);
   const auto elements = static_cast<std::uint64_t>(wr.num_sge);
   if (static_cast<unsigned>(wr.opcode) > 31) return {EINVAL, "unknown opcode"};

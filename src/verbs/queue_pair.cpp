@@ -218,6 +218,12 @@ int check_device_attributes(const Qp& qp, const ibv_qp_attr& a, unsigned mask) {
                   qp.context->info().name);
   if (mask & IBV_QP_PKEY_INDEX && a.pkey_index != 0)
     return refuse(EINVAL, "modify_qp qp {:#x}: pkey_index {} of a table of 1", n, a.pkey_index);
+  if (mask & IBV_QP_PATH_MTU && (a.path_mtu < IBV_MTU_256 || a.path_mtu > IBV_MTU_4096))
+    return refuse(EINVAL, "modify_qp qp {:#x}: path_mtu {} is no ibv_mtu", n,
+                  static_cast<unsigned>(a.path_mtu));
+  if (mask & IBV_QP_CUR_STATE && static_cast<unsigned>(a.cur_qp_state) > IBV_QPS_ERR)
+    return refuse(EINVAL, "modify_qp qp {:#x}: unknown state {}", n,
+                  static_cast<unsigned>(a.cur_qp_state));
   if (mask & IBV_QP_STATE && static_cast<unsigned>(a.qp_state) > IBV_QPS_ERR)
     return refuse(EINVAL, "modify_qp qp {:#x}: unknown state {}", n,
                   static_cast<unsigned>(a.qp_state));

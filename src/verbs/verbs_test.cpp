@@ -14,8 +14,10 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <climits>
 #include <cstring>
 #include <future>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -624,6 +626,87 @@ TEST_F(Verbs, ExtendedPosting) {
   EXPECT_EQ(post_send(qp, 3, nullptr), 0);
   EXPECT_EQ(ibv_destroy_qp(qp), 0);
   EXPECT_EQ(ibv_dereg_mr(mr), 0);
+}
+
+// --- arguments that no program should have
+
+// libibverbs has no lengths of lists: what num_sge says is looked at before the list is.
+TEST_F(Verbs, NumSgeBeyondTheQueuesIsRefusedUnseen) {
+  ibv_qp* qp = make_connected();
+  for (const unsigned flags : {0u, unsigned{IBV_SEND_INLINE}}) {
+    for (const int n : {-1, 33, 1 << 20, INT_MAX}) {
+      auto sge = std::make_unique<ibv_sge>();
+      ibv_send_wr wr{}, *bad = nullptr;
+      wr.opcode = IBV_WR_SEND;
+      wr.send_flags = flags;
+      wr.sg_list = sge.get();
+      wr.num_sge = n;
+      EXPECT_EQ(ibv_post_send(qp, &wr, &bad), EINVAL) << n;
+      EXPECT_EQ(bad, &wr);
+    }
+  }
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
+}
+
+TEST_F(Verbs, PathMtuOutsideTheEnumerationIsRefused) {
+  ibv_qp* qp = make_qp();
+  ASSERT_EQ(to_init(qp), 0);
+  for (const unsigned mtu : {0u, 6u, 200u, 0x101u, ~0u}) {
+    ibv_qp_attr a{};
+    a.qp_state = IBV_QPS_RTR;
+    std::memcpy(&a.path_mtu, &mtu, sizeof mtu);
+    a.dest_qp_num = qp->qp_num;
+    a.max_dest_rd_atomic = 1;
+    a.ah_attr = own_address();
+    EXPECT_EQ(ibv_modify_qp(qp, &a,
+                            IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                                IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER),
+              EINVAL)
+        << mtu;
+    EXPECT_EQ(qp->state, IBV_QPS_INIT);
+  }
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
+}
+
+// The PD of another context would leave both contexts' references wrong.
+TEST_F(Verbs, ReregMrToThePdOfAnotherContextIsRefused) {
+  ibv_context* other = ibv_open_device(list[0]);
+  ibv_pd* theirs = ibv_alloc_pd(other);
+  ibv_mr* mr = ibv_reg_mr(pd, buffer.data(), 64, IBV_ACCESS_LOCAL_WRITE);
+  ASSERT_TRUE(theirs && mr);
+  errno = 0;
+  EXPECT_EQ(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, theirs, nullptr, 0, 0),
+            IBV_REREG_MR_ERR_INPUT);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(mr->pd, pd);
+  EXPECT_EQ(ibv_dealloc_pd(theirs), 0);
+  EXPECT_EQ(ibv_close_device(other), 0);
+  EXPECT_EQ(ibv_dereg_mr(mr), 0);
+}
+
+TEST_F(Verbs, ExtendedPostRefusesLengthsThatOverflow) {
+  ibv_qp_init_attr init = init_attr(IBV_QPT_UD);
+  ibv_qp_init_attr_ex a{.send_cq = cq,
+                        .recv_cq = cq,
+                        .cap = init.cap,
+                        .qp_type = IBV_QPT_UD,
+                        .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+                        .pd = pd,
+                        .send_ops_flags = IBV_QP_EX_WITH_SEND};
+  ibv_qp* qp = ibv_create_qp_ex(context, &a);
+  ASSERT_TRUE(qp);
+  ibv_qp_ex* ex = ibv_qp_to_qp_ex(qp);
+  ibv_data_buf halves[] = {{buffer.data(), std::size_t{1} << 63},
+                           {buffer.data(), std::size_t{1} << 63}};
+  ibv_wr_start(ex);
+  ibv_wr_send(ex);
+  ibv_wr_set_inline_data_list(ex, 2, halves);
+  EXPECT_EQ(ibv_wr_complete(ex), ENOMEM);
+  ibv_wr_start(ex);
+  ibv_wr_send(ex);
+  ibv_wr_set_ud_addr(ex, nullptr, 1, 1);
+  EXPECT_EQ(ibv_wr_complete(ex), EINVAL);
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
 }
 
 // --- events
