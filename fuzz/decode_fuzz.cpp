@@ -1,29 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as a transport packet: decode() reads nothing outside them, and what it accepts is the
-// same after encoding and decoding again.
+// Any bytes as a transport packet: decode() reads nothing outside them (libFuzzer and the replay
+// hand over memory of exactly that size), and what it accepts gives the same bytes when it is
+// encoded again, but for the reserved bits, which a sender sets to zero and a receiver ignores
+// (IBTA 9.2).
 #include <cstring>
 
+#include "script.hpp"
 #include "wire/packet.hpp"
 
 using namespace adverb;
 
 namespace {
 
-void require(bool x) {
-  if (!x) __builtin_trap();
+struct Reserved {
+  unsigned offset;
+  std::uint8_t bits;
+};
+constexpr Reserved in_bth[] = {{4, 0x3f}, {8, 0x7f}};
+constexpr Reserved in_deth[] = {{4, 0xff}};
+constexpr Reserved in_xrceth[] = {{0, 0xff}};
+constexpr Reserved in_feth[] = {{0, 0xff}, {1, 0xff}, {2, 0xff}, {3, 0xc0}};
+
+void clear(std::uint8_t* header, std::span<const Reserved> fields) {
+  for (const Reserved& f : fields) header[f.offset] &= static_cast<std::uint8_t>(~f.bits);
 }
 
-bool same(const wire::Packet& a, const wire::Packet& b) {
-  const wire::OpcodeInfo& op = a.info();
-  return a.bth == b.bth && (!op.has(wire::ext_reth) || a.reth == b.reth) &&
-         (!op.has(wire::ext_atomic_eth) || a.atomic == b.atomic) &&
-         (!op.has(wire::ext_atomic_ack_eth) || a.atomic_ack == b.atomic_ack) &&
-         (!op.has(wire::ext_deth) || a.deth == b.deth) &&
-         (!op.has(wire::ext_aeth) || a.aeth == b.aeth) &&
-         (!op.has(wire::ext_imm_dt) || a.imm == b.imm) &&
-         (!op.has(wire::ext_ieth) || a.ieth == b.ieth) &&
-         (!op.has(wire::ext_xrceth) || a.xrc == b.xrc) &&
-         (!op.has(wire::ext_feth) || a.feth == b.feth);
+// The headers as a sender would have written them.
+void clear_reserved(const wire::OpcodeInfo& op, std::uint8_t* bytes) {
+  clear(bytes, in_bth);
+  if (op.has(wire::ext_deth)) clear(bytes + wire::offset_of(op, wire::ext_deth), in_deth);
+  if (op.has(wire::ext_xrceth)) clear(bytes + wire::offset_of(op, wire::ext_xrceth), in_xrceth);
+  if (op.has(wire::ext_feth)) clear(bytes + wire::offset_of(op, wire::ext_feth), in_feth);
 }
 
 }  // namespace
@@ -32,12 +39,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size > 8192) return 0;
   auto packet = wire::decode({data, size});
   if (!packet) return 0;
-  require(packet->payload.size() + packet->bth.pad_count + packet->info().header_bytes == size);
-  std::uint8_t again[8192 + wire::max_header_bytes];
-  unsigned header = wire::encode_headers(*packet, again);
-  require(header == packet->info().header_bytes);
-  std::memcpy(again + header, data + header, size - header);
-  auto second = wire::decode({again, size});
-  require(second && same(*packet, *second));
+  const wire::OpcodeInfo& op = packet->info();
+  const std::size_t header = op.header_bytes;
+  REQUIRE(packet->payload.data() == data + header);
+  REQUIRE(header + packet->payload.size() + packet->bth.pad_count == size);
+  std::uint8_t encoded[wire::max_header_bytes], sent[wire::max_header_bytes];
+  REQUIRE(wire::encode_headers(*packet, encoded) == header);
+  std::memcpy(sent, data, header);
+  clear_reserved(op, sent);
+  REQUIRE(std::memcmp(encoded, sent, header) == 0);
   return 0;
 }

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one program of the verbs API holds: objects in a few places of each kind, and a book of work
+// requests.  It knows which object is in use by which, hence what each destroy call must answer,
+// and takes everything down at the end.
+#pragma once
+
+#include <infiniband/verbs.h>
+#include <net/if.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "script.hpp"
+
+namespace adverb::fuzz {
+
+// Before there are threads: a network namespace where port 4791 is ours, if this may be.  The
+// adverbd of the same build serves it.
+inline bool enter_namespace() {
+  const auto here = std::filesystem::canonical("/proc/self/exe").parent_path();
+  setenv("ADVERB_DAEMON", (here / "adverbd").c_str(), 0);
+  setenv("ADVERB_LOG", "error", 0);
+  setenv("ADVERB_DEVICE", "lo", 1);
+  if (unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) return false;
+  const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  ifreq r{};
+  std::strcpy(r.ifr_name, "lo");
+  r.ifr_flags = IFF_UP;
+  const bool up = ioctl(fd, SIOCSIFFLAGS, &r) == 0;
+  close(fd);
+  return up;
+}
+inline const bool in_namespace = enter_namespace();
+
+// A call that returns an errno.
+inline int checked(int error) {
+  REQUIRE(error >= 0 && error < 4096);
+  return error;
+}
+// A call that returns an object, or null and errno.
+template <class F>
+auto made(F&& f) {
+  errno = 0;
+  auto* p = f();
+  REQUIRE(p || (errno > 0 && errno < 4096));
+  return p;
+}
+
+// The device stays open for the life of the process: opening it anew for each input is another
+// matter (and slow).
+inline ibv_device* device() {
+  static ibv_device* const it = [] {
+    ibv_device** list = ibv_get_device_list(nullptr);
+    REQUIRE(list && list[0]);
+    ibv_device* first = list[0];
+    ibv_free_device_list(list);
+    static ibv_context* const keeper = ibv_open_device(first);
+    REQUIRE(keeper);
+    return first;
+  }();
+  return it;
+}
+
+struct PdPlace {
+  ibv_pd* pd = nullptr;
+  unsigned users = 0;
+};
+struct MrPlace {
+  ibv_mr* mr = nullptr;
+  PdPlace* pd = nullptr;
+};
+struct ChannelPlace {
+  ibv_comp_channel* channel = nullptr;
+  unsigned users = 0;
+};
+struct CqPlace {
+  ibv_cq* cq = nullptr;
+  ibv_cq_ex* ex = nullptr;
+  ChannelPlace* channel = nullptr;
+  unsigned users = 0;
+  bool small = false;  // it may overrun
+};
+struct SrqPlace {
+  ibv_srq* srq = nullptr;
+  PdPlace* pd = nullptr;
+  unsigned users = 0;
+};
+struct QpPlace {
+  ibv_qp* qp = nullptr;
+  ibv_qp_ex* ex = nullptr;
+  PdPlace* pd = nullptr;
+  CqPlace *send = nullptr, *receive = nullptr;
+  SrqPlace* srq = nullptr;
+  bool sig_all = false;
+  unsigned serial = 0;
+};
+struct AhPlace {
+  ibv_ah* ah = nullptr;
+  PdPlace* pd = nullptr;
+};
+
+class Session {
+ public:
+  static constexpr std::size_t buffer_bytes = 16384, guard = 4096;
+
+  explicit Session(bool two_contexts) {
+    lowest_fd_ = lowest_fd();
+    for (unsigned i = 0; i < (two_contexts ? 2u : 1u); ++i)
+      REQUIRE((contexts[i] = ibv_open_device(device())));
+    std::memset(buffer().data(), 0x5a, buffer().size());
+  }
+
+  // Where memory regions lie; the first and last `guard` bytes are in none.
+  static std::vector<std::uint8_t>& buffer() {
+    static std::vector<std::uint8_t> all(buffer_bytes);
+    return all;
+  }
+
+  // --- destroy calls: each must answer what its users say
+  void destroy(PdPlace& p) {
+    const int expected = p.users ? EBUSY : 0;
+    REQUIRE(ibv_dealloc_pd(p.pd) == expected);
+    if (!expected) p = {};
+  }
+  void destroy(MrPlace& p) {
+    REQUIRE(ibv_dereg_mr(p.mr) == 0);
+    --p.pd->users;
+    p = {};
+  }
+  void destroy(ChannelPlace& p) {
+    const int expected = p.users ? EBUSY : 0;
+    REQUIRE(ibv_destroy_comp_channel(p.channel) == expected);
+    if (!expected) p = {};
+  }
+  void destroy(CqPlace& p) {
+    const int expected = p.users ? EBUSY : 0;
+    REQUIRE(ibv_destroy_cq(p.cq) == expected);
+    if (expected) return;
+    if (p.channel) --p.channel->users;
+    p = {};
+  }
+  void destroy(SrqPlace& p) {
+    const int expected = p.users ? EBUSY : 0;
+    REQUIRE(ibv_destroy_srq(p.srq) == expected);
+    if (expected) return;
+    --p.pd->users;
+    p = {};
+  }
+  void destroy(QpPlace& p) {
+    REQUIRE(ibv_destroy_qp(p.qp) == 0);
+    forget(p.serial);
+    --p.pd->users;
+    --p.send->users;
+    --p.receive->users;
+    if (p.srq) --p.srq->users;
+    p = {};
+  }
+  void destroy(AhPlace& p) {
+    REQUIRE(ibv_destroy_ah(p.ah) == 0);
+    --p.pd->users;
+    p = {};
+  }
+  void finish() {
+    for (QpPlace& q : qps) flush(q);
+    for (QpPlace& q : qps)
+      if (q.qp) destroy(q);
+    for (AhPlace& a : ahs)
+      if (a.ah) destroy(a);
+    for (SrqPlace& s : srqs)
+      if (s.srq) destroy(s);
+    for (CqPlace& c : cqs)
+      if (c.cq) destroy(c);
+    for (ChannelPlace& c : channels)
+      if (c.channel) destroy(c);
+    for (MrPlace& m : mrs)
+      if (m.mr) destroy(m);
+    for (PdPlace& p : pds)
+      if (p.pd) destroy(p), REQUIRE(!p.pd);
+    for (ibv_context*& c : contexts)
+      if (c) REQUIRE(ibv_close_device(c) == 0);
+    REQUIRE(lowest_fd() == lowest_fd_);
+    const auto& b = buffer();
+    for (std::size_t i = 0; i < guard; ++i) REQUIRE(b[i] == 0x5a && b[b.size() - 1 - i] == 0x5a);
+  }
+
+  // --- work requests: wr_id is the place in the book
+  struct Work {
+    unsigned serial;  // of the QP; 0: an SRQ's
+    bool receive, signaled, done = false, gone = false;
+  };
+  std::uint64_t next_id() const { return book.size(); }
+  void enter(unsigned serial, bool receive, bool signaled) {
+    book.push_back({serial, receive, signaled});
+  }
+  void forget(unsigned serial) {
+    for (Work& w : book)
+      if (w.serial == serial) w.gone = true;
+  }
+  void completed(const ibv_wc& c) {
+    REQUIRE(c.wr_id < book.size());
+    Work& w = book[c.wr_id];
+    REQUIRE(!w.done && !w.gone);
+    if (c.status == IBV_WC_SUCCESS) {
+      REQUIRE(w.receive == ((c.opcode & IBV_WC_RECV) != 0));
+      REQUIRE(w.signaled);
+    }
+    REQUIRE(c.status <= IBV_WC_GENERAL_ERR);
+    const QpPlace* q = nullptr;
+    for (const QpPlace& each : qps)
+      if (each.qp && each.qp->qp_num == c.qp_num) q = &each;
+    REQUIRE(q && (w.serial == 0 || w.serial == q->serial));
+    w.done = true;
+  }
+  unsigned poll(CqPlace& p, int n) {
+    ibv_wc wc[8];
+    const int got = ibv_poll_cq(p.cq, std::min(n, 8), wc);
+    REQUIRE(got >= 0 && got <= 8);
+    for (int i = 0; i < got; ++i) completed(wc[i]);
+    return static_cast<unsigned>(got);
+  }
+  // To the error state: whatever is in the queues completes now.
+  void flush(QpPlace& q) {
+    if (!q.qp) return;
+    ibv_qp_attr a{};
+    a.qp_state = IBV_QPS_ERR;
+    const bool error = ibv_modify_qp(q.qp, &a, IBV_QP_STATE) == 0;
+    for (CqPlace* c : {q.send, q.receive})
+      while (poll(*c, 8)) {
+      }
+    if (!error || q.send->small || q.receive->small) return;
+    for (const Work& w : book) REQUIRE(w.serial != q.serial || w.gone || w.done || !w.signaled);
+  }
+
+  std::array<ibv_context*, 2> contexts{};
+  std::array<PdPlace, 3> pds{};
+  std::array<MrPlace, 4> mrs{};
+  std::array<ChannelPlace, 2> channels{};
+  std::array<CqPlace, 3> cqs{};
+  std::array<SrqPlace, 2> srqs{};
+  std::array<QpPlace, 4> qps{};
+  std::array<AhPlace, 2> ahs{};
+  std::vector<Work> book;
+  unsigned serials = 0;
+
+ private:
+  static int lowest_fd() {
+    const int fd = dup(STDERR_FILENO);
+    close(fd);
+    return fd;
+  }
+  int lowest_fd_;
+};
+
+}  // namespace adverb::fuzz
