@@ -99,6 +99,7 @@ class Engine {
   // Same-host flow control: every address of this host, one line per slot, and the limit of
   // frame_cost bytes each.
   void set_local(std::span<const Gid> host_gids, std::span<CreditLine> lines, std::uint64_t limit);
+  void set_host_gids(std::span<const Gid>);
   // Raises an event at every QP and CQ owner is the nic's business; this counts and configures
   // only.
   const EngineConfig& config() const { return config_; }

@@ -93,9 +93,13 @@ void Engine::set_gid(unsigned index, const Gid& gid) {
   gids_[index] = gid;
 }
 
+void Engine::set_host_gids(std::span<const Gid> host_gids) {
+  host_gids_.assign(host_gids.begin(), host_gids.end());
+}
+
 void Engine::set_local(std::span<const Gid> host_gids, std::span<CreditLine> lines,
                        std::uint64_t limit) {
-  host_gids_.assign(host_gids.begin(), host_gids.end());
+  set_host_gids(host_gids);
   lines_ = lines;
   stalls_.assign(lines.size(), {});
   credit_limit_ = limit;

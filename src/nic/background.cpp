@@ -13,8 +13,6 @@
 #include <utility>
 
 #include "nic/device_impl.hpp"
-#include "nic/log.hpp"
-#include "nic/netlink.hpp"
 #include "port/uncancelled.hpp"
 
 namespace adverb::nic {
@@ -237,8 +235,7 @@ void Device::Impl::serve_control() {
     waiting[1].fd = -1;
   }
   if (recover_at != never && clock_now() >= recover_at) recover_daemon();
-  if (waiting[2].revents)
-    read_link_monitor(link_fd, info.ifindex, [&](bool up) { report_link(up); });
+  if (waiting[2].revents) follow_network();
   for (pollfd& p : control()) p.revents = 0;
 }
 
@@ -249,14 +246,6 @@ void Device::Impl::recover_daemon() {
     return;
   }
   recover_at = clock_now() + 20ms;
-}
-
-void Device::Impl::report_link(bool up) {
-  if (link_up.exchange(up) == up) return;
-  log(LogLevel::info, "{} ({}) is {}", info.name, info.netdev, up ? "up" : "down");
-  std::lock_guard hold(delivery);
-  for (EventSink* sink : sinks)
-    sink->on_port_event(up ? engine::AsyncEvent::port_active : engine::AsyncEvent::port_err);
 }
 
 }  // namespace adverb::nic

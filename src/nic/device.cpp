@@ -23,7 +23,7 @@ Device::Impl::Impl(DeviceInfo device)
       tx(std::make_unique<engine::TxBurst>(std::span(arena.get(), arena_size))),
       planned_wake(Instant::min().time_since_epoch().count()),
       kick_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      link_fd(open_link_monitor()) {
+      link_fd(open_monitor()) {
   link_up = info.up;
 }
 
@@ -162,7 +162,10 @@ void Device::Impl::deliver(std::span<const EventRecord> events) {
 
 Device::Device(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
-const DeviceInfo& Device::info() const { return impl_->info; }
+DeviceInfo Device::info() const {
+  std::lock_guard hold(impl_->info_mutex);
+  return impl_->info;
+}
 bool Device::link_up() const { return impl_->link_up.load(std::memory_order_relaxed); }
 bool Device::dead() const { return impl_->dead.load(std::memory_order_relaxed); }
 

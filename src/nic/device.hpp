@@ -55,7 +55,8 @@ class Device {
   static std::expected<std::shared_ptr<Device>, OpenError> open(const DeviceInfo&);
   ~Device();
 
-  const DeviceInfo& info() const;
+  // A copy: GIDs and MTU follow the netdev.
+  DeviceInfo info() const;
   void attach(EventSink*);
   void detach(EventSink*);  // no call to the sink runs when it returns
 

@@ -35,6 +35,8 @@
 
 namespace adverb::nic {
 
+struct Link;
+
 inline Instant clock_now() {
   timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
@@ -102,7 +104,13 @@ struct Device::Impl {
   std::span<pollfd> control() { return {waiting.data(), control_descriptors}; }
   void serve_control();
   void recover_daemon();
-  void report_link(bool up);
+  // network_changes.cpp
+  void follow_network();
+  void report_link(const Link&);
+  void report(engine::AsyncEvent);
+  void follow_mtu(const Link&);
+  void follow_addresses();
+  Gid change_gid(unsigned index, const Gid& from, const Gid& to);
   void kick();
   void nap(Duration);
   bool stopping() const { return stop_.load(std::memory_order_acquire); }
@@ -111,6 +119,7 @@ struct Device::Impl {
   void abandon();
 
   DeviceInfo info;
+  mutable std::mutex info_mutex;  // its MTU and GIDs, which only the background thread changes
   std::shared_ptr<daemon::Client> client;
   std::unique_ptr<port::Port> port;
   std::unique_ptr<engine::Engine> engine;

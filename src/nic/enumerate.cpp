@@ -38,7 +38,6 @@ std::uint32_t mtu_cap() {
   return bytes_of(engine::Mtu::mtu_4096);
 }
 
-// False: not even the smallest IB MTU fits.
 bool fit_mtu(std::uint32_t netdev_mtu, std::uint32_t cap, engine::Mtu& out) {
   using enum engine::Mtu;
   for (const auto m : {mtu_4096, mtu_2048, mtu_1024, mtu_512, mtu_256})
@@ -100,8 +99,7 @@ std::uint32_t speed_of(const std::string& netdev) {
 }
 
 // IPv4, then IPv6, then link-local; the last entry stays empty.
-unsigned fill_gids(const std::vector<Address>& all, unsigned ifindex,
-                   std::array<Gid, gid_table_length>& out) {
+unsigned fill_gids(const std::vector<Address>& all, unsigned ifindex, GidTable& out) {
   unsigned count = 0;
   auto add = [&](auto&& wanted) {
     for (const Address& a : all) {
@@ -135,6 +133,32 @@ void make_guids_unique(std::vector<DeviceInfo>& devices) {
 }
 
 }  // namespace
+
+bool fit_mtu(std::uint32_t netdev_mtu, engine::Mtu& out) {
+  return fit_mtu(netdev_mtu, mtu_cap(), out);
+}
+
+GidTable gids_of(const std::vector<Address>& addresses, unsigned ifindex) {
+  GidTable out{};
+  fill_gids(addresses, ifindex, out);
+  return out;
+}
+
+GidTable follow(const GidTable& old, const GidTable& wanted) {
+  const auto in = [](const GidTable& table, const Gid& gid) {
+    return std::find(table.begin(), table.end(), gid) != table.end();
+  };
+  GidTable table = old;
+  for (Gid& gid : table)
+    if (!in(wanted, gid)) gid = Gid{};
+  for (const Gid& gid : wanted) {
+    if (gid.is_zero() || in(table, gid)) continue;
+    const auto last = table.end() - 1;  // stays empty
+    const auto room = std::find(table.begin(), last, Gid{});
+    if (room != last) *room = gid;
+  }
+  return table;
+}
 
 std::vector<DeviceInfo> enumerate() {
   std::vector<Link> links = dump_links();

@@ -14,6 +14,7 @@
 namespace adverb::nic {
 
 inline constexpr unsigned gid_table_length = 8;
+using GidTable = std::array<Gid, gid_table_length>;
 
 struct DeviceInfo {
   std::string name;    // "adverb0"
@@ -27,11 +28,20 @@ struct DeviceInfo {
   std::uint32_t speed_mbps{};  // of the netdev; 0 unknown
   // RoCE v2 entries; IPv4 first, so that index 0 works with the samples' `-g 0` and perftest's
   // default choice.  The last entry is always empty.
-  std::array<Gid, gid_table_length> gids{};
+  GidTable gids{};
 };
 
 // Honours ADVERB_DEVICE (comma-separated device or interface names) and ADVERB_DEVICE_NAME (prefix;
 // default "adverb").
 std::vector<DeviceInfo> enumerate();
+
+// The largest IB MTU that fits (and ADVERB_MTU allows).  False: not even the smallest one does.
+bool fit_mtu(std::uint32_t netdev_mtu, engine::Mtu& out);
+// The table of an interface with these addresses, as a device starts with it.
+struct Address;
+GidTable gids_of(const std::vector<Address>&, unsigned ifindex);
+// `old` after a change to what `wanted` holds: who stays keeps his index, who goes leaves an empty
+// entry, who comes takes the first one.
+GidTable follow(const GidTable& old, const GidTable& wanted);
 
 }  // namespace adverb::nic

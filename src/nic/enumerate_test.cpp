@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <set>
 #include <string>
@@ -107,6 +108,26 @@ TEST(Enumerate, WithoutIpv4TheFirstGidIsIpv6AndTentativeOnesAreLeftOut) {
   EXPECT_EQ(d[0].netdev, "vb");
   EXPECT_THAT(gids(d[0]), testing::ElementsAre("fd00::2"));
   EXPECT_FALSE(d[0].up);
+}
+
+// An application holds indices, so entries do not move.
+TEST(Enumerate, GidsKeepTheirPlaceWhenOthersComeAndGo) {
+  const auto gid = [](std::uint8_t n) {
+    Gid g;
+    if (n) g.bytes[0] = 0xfd, g.bytes[15] = n;
+    return g;
+  };
+  const auto table = [&](std::initializer_list<std::uint8_t> list) {
+    GidTable t{};
+    std::transform(list.begin(), list.end(), t.begin(), gid);
+    return t;
+  };
+  EXPECT_EQ(follow(table({1, 2, 3}), table({1, 2, 3})), table({1, 2, 3}));
+  EXPECT_EQ(follow(table({1, 2, 3}), table({3, 1})), table({1, 0, 3}));
+  EXPECT_EQ(follow(table({1, 0, 3}), table({4, 1, 3, 5})), table({1, 4, 3, 5}));
+  EXPECT_EQ(follow(table({1, 2}), table({7, 8})), table({7, 8}));
+  EXPECT_EQ(follow(table({}), table({1, 2, 3, 4, 5, 6, 7})), table({1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(follow(table({1, 2, 3, 4, 5, 6, 7}), table({})), table({}));
 }
 
 TEST(Enumerate, NoIpv6AtAll) {

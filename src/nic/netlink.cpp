@@ -145,20 +145,31 @@ std::vector<Address> dump_addresses() {
   return addresses;
 }
 
-int open_link_monitor() { return open_socket(RTMGRP_LINK, SOCK_NONBLOCK); }
+int open_monitor() {
+  return open_socket(RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR, SOCK_NONBLOCK);
+}
 
-void read_link_monitor(int descriptor, unsigned ifindex, const std::function<void(bool)>& f) {
+bool read_monitor(int descriptor, unsigned ifindex, const std::function<void(const Link&)>& f) {
   std::vector<char> buffer(buffer_size);
+  bool addresses = false;
   for (int i = 0; i < 64; ++i) {
     const ssize_t n = ::recv(descriptor, buffer.data(), buffer.size(), MSG_DONTWAIT);
-    if (n < 0 && (errno == EINTR || errno == ENOBUFS)) continue;
-    if (n <= 0) return;
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == ENOBUFS) {  // reports were lost
+      addresses = true;
+      continue;
+    }
+    if (n <= 0) break;
     walk(buffer.data(), static_cast<std::size_t>(n), [&](const nlmsghdr& h) {
+      if (h.nlmsg_type == RTM_NEWADDR || h.nlmsg_type == RTM_DELADDR) addresses = true;
       if (h.nlmsg_type != RTM_NEWLINK && h.nlmsg_type != RTM_DELLINK) return;
-      const Link link = parse_link(h);
-      if (link.ifindex == ifindex) f(h.nlmsg_type == RTM_NEWLINK && link.up && link.running);
+      Link link = parse_link(h);
+      if (link.ifindex != ifindex) return;
+      if (h.nlmsg_type == RTM_DELLINK) link.up = false;
+      f(link);
     });
   }
+  return addresses;
 }
 
 }  // namespace adverb::nic

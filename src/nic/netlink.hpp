@@ -33,9 +33,11 @@ struct Address {
 std::vector<Link> dump_links();
 std::vector<Address> dump_addresses();
 
-// A socket that reports changes of links: close-on-exec, non-blocking; -1 when the kernel has none.
-int open_link_monitor();
-// Reads what is there; calls f(up) for each report about that interface.
-void read_link_monitor(int descriptor, unsigned ifindex, const std::function<void(bool)>& f);
+// A socket that reports changes of links and addresses: close-on-exec, non-blocking; -1 when the
+// kernel has none.
+int open_monitor();
+// Reads what is there; calls f for each report about that interface (one that is gone is not up).
+// True: addresses of this namespace may have changed.
+bool read_monitor(int descriptor, unsigned ifindex, const std::function<void(const Link&)>& f);
 
 }  // namespace adverb::nic

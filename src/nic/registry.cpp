@@ -201,12 +201,14 @@ void Registry::before_fork() {
   for (auto& [name, entry] : r.devices_) {
     entry.impl->lock.lock();
     entry.impl->delivery.lock();
+    entry.impl->info_mutex.lock();
   }
 }
 
 void Registry::after_fork_in_parent() {
   Registry& r = instance();
   for (auto& [name, entry] : r.devices_) {
+    entry.impl->info_mutex.unlock();
     entry.impl->delivery.unlock();
     entry.impl->lock.unlock();
     // Doorbells that rang in the meantime found the engine taken.
@@ -222,6 +224,7 @@ void Registry::after_fork_in_child() {
   for (auto& [name, entry] : r.devices_) {
     Device::Impl& impl = *entry.impl;
     impl.dead.store(true);
+    impl.info_mutex.unlock();
     impl.running = false;
     impl.delivery.unlock();
     impl.abandon();

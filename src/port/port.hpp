@@ -23,6 +23,13 @@ struct PortCounters {
   std::uint64_t tx_errors = 0, tx_too_big = 0, gso_refused = 0;
 };
 
+struct LocalAddress {
+  unsigned gid_index{};
+  Gid gid{};
+  unsigned ifindex{};       // scope of link-local IPv6 addresses
+  int receive_socket = -1;  // this slot's group member; the port owns it from now on
+};
+
 class Port {
  public:
   virtual ~Port() = default;
@@ -39,6 +46,11 @@ class Port {
   // Descriptors that become readable when receive() would return something.
   virtual std::vector<int> wait_descriptors() const = 0;
   virtual const PortCounters& counters() const = 0;
+
+  // The table of local addresses changes.  add_address() owns the receive socket, also when it
+  // throws std::system_error.
+  virtual void add_address(const LocalAddress&) = 0;
+  virtual void remove_address(unsigned gid_index) = 0;
 };
 
 }  // namespace adverb::port

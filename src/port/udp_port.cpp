@@ -22,6 +22,14 @@ std::span<const engine::RxFrame> UdpPort::receive(bool& all_empty, Look look) {
 }
 void UdpPort::send(engine::TxBurst& burst) { state_->sender.send(burst); }
 std::vector<int> UdpPort::wait_descriptors() const { return {state_->receiver.wait_descriptor()}; }
+void UdpPort::add_address(const LocalAddress& address) {
+  state_->receiver.add(address);
+  state_->sender.add(address);
+}
+void UdpPort::remove_address(unsigned gid_index) {
+  state_->receiver.remove(gid_index);
+  state_->sender.remove(gid_index);
+}
 const PortCounters& UdpPort::counters() const { return state_->counters; }
 std::uint64_t UdpPort::receive_buffer() const { return state_->receiver.receive_buffer(); }
 

@@ -17,13 +17,6 @@
 
 namespace adverb::port {
 
-struct LocalAddress {
-  unsigned gid_index{};
-  Gid gid{};
-  unsigned ifindex{};       // scope of link-local IPv6 addresses
-  int receive_socket = -1;  // this slot's group member; the port owns it from now on
-};
-
 struct UdpPortConfig {
   unsigned slot = 1;
   std::vector<LocalAddress> addresses;
@@ -51,6 +44,8 @@ class UdpPort final : public Port {
   void send(engine::TxBurst&) override;
   std::vector<int> wait_descriptors() const override;
   const PortCounters& counters() const override;
+  void add_address(const LocalAddress&) override;
+  void remove_address(unsigned gid_index) override;
 
   // The smallest SO_RCVBUF that the receive sockets really got, as the kernel accounts it.
   std::uint64_t receive_buffer() const;

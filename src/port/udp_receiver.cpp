@@ -87,13 +87,15 @@ UdpReceiver::UdpReceiver(const UdpPortConfig& config, PortCounters& counters)
       slot_(config.slot),
       relay_prefix_(config.relay_name_prefix),
       relay_socket_(config.relay_socket),
+      gro_(config.gro),
+      wanted_buffer_(config.receive_buffer),
       frames_(new engine::RxFrame[max_segments]),
       staging_(new std::uint8_t[staging_bytes]) {
   for (auto& a : config.addresses)
-    if (a.receive_socket >= 0) sockets_.push_back(a.receive_socket), gids_.push_back(a.gid);
-  if (relay_socket_ >= 0) sockets_.push_back(relay_socket_);
+    if (a.receive_socket >= 0) sources_.push_back({a.receive_socket, a.gid_index, a.gid});
+  if (relay_socket_ >= 0) sources_.push_back({relay_socket_, no_gid, {}});
   try {
-    open(config);
+    open();
   } catch (...) {
     close_all();
     throw;
@@ -105,27 +107,52 @@ UdpReceiver::~UdpReceiver() { close_all(); }
 void UdpReceiver::close_all() {
   for (int fd : {epoll_, relay_sender_})
     if (fd >= 0) ::close(fd);
-  for (int fd : sockets_) ::close(fd);
+  for (auto& s : sources_)
+    if (s.fd >= 0) ::close(s.fd);
 }
 
-void UdpReceiver::open(const UdpPortConfig& config) {
+void UdpReceiver::open() {
   epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
   require(epoll_ >= 0, "epoll_create1");
   relay_sender_ = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   require(relay_sender_ >= 0, "relay socket");
   set_option(relay_sender_, SOL_SOCKET, SO_SNDBUF, 1 << 20);
-  for (std::size_t i = 0; i < gids_.size(); ++i) {
-    ask_for_headers(sockets_[i], gids_[i].is_v4(), config.gro);
-    auto got = ask_for_buffer(sockets_[i], config.receive_buffer);
-    receive_buffer_ = receive_buffer_ ? std::min(receive_buffer_, got) : got;
-  }
   if (relay_socket_ >= 0)
     require(set_option(relay_socket_, SOL_SOCKET, SO_PASSCRED, 1), "SO_PASSCRED");
-  for (std::size_t i = 0; i < sockets_.size(); ++i) {
-    drain(sockets_[i]);
-    epoll_event event{.events = EPOLLIN, .data = {.u64 = i}};
-    require(::epoll_ctl(epoll_, EPOLL_CTL_ADD, sockets_[i], &event) == 0, "epoll_ctl");
+  for (std::size_t i = 0; i < sources_.size(); ++i) listen(i);
+}
+
+void UdpReceiver::listen(std::size_t which) {
+  const Source& s = sources_[which];
+  if (s.gid_index != no_gid) {
+    ask_for_headers(s.fd, s.gid.is_v4(), gro_);
+    auto got = ask_for_buffer(s.fd, wanted_buffer_);
+    receive_buffer_ = receive_buffer_ ? std::min(receive_buffer_, got) : got;
   }
+  drain(s.fd);
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = which}};
+  require(::epoll_ctl(epoll_, EPOLL_CTL_ADD, s.fd, &event) == 0, "epoll_ctl");
+}
+
+void UdpReceiver::add(const LocalAddress& a) {
+  auto free = std::ranges::find(sources_, -1, &Source::fd);
+  if (free == sources_.end()) free = sources_.insert(free, Source{});
+  *free = {a.receive_socket, a.gid_index, a.gid};
+  try {
+    listen(static_cast<std::size_t>(free - sources_.begin()));
+  } catch (...) {
+    ::close(std::exchange(free->fd, -1));
+    throw;
+  }
+}
+
+void UdpReceiver::remove(unsigned gid_index) {
+  for (Source& s : sources_) {
+    if (s.fd < 0 || s.gid_index != gid_index) continue;
+    ::epoll_ctl(epoll_, EPOLL_CTL_DEL, s.fd, nullptr);  // the daemon keeps the socket open
+    ::close(std::exchange(s.fd, -1));
+  }
+  hot_ = last_ = -1;
 }
 
 std::span<const engine::RxFrame> UdpReceiver::receive(bool& all_empty, Port::Look look) {
@@ -159,7 +186,7 @@ int UdpReceiver::next_readable() {
 bool UdpReceiver::read(int which) {
   Datagram d;
   ++counters_.rx_calls;
-  bool relayed = sockets_[which] == relay_socket_;
+  bool relayed = sources_[which].fd == relay_socket_;
   if (!(relayed ? read_relay(d) : read_udp(which, d))) return false;
   segments(d);
   return true;
@@ -174,7 +201,7 @@ bool UdpReceiver::read_udp(int which, Datagram& d) {
   m.msg_name = &from, m.msg_namelen = sizeof from;
   m.msg_iov = &iov, m.msg_iovlen = 1;
   m.msg_control = control.bytes, m.msg_controllen = sizeof control.bytes;
-  ssize_t n = uncancelled::recvmsg(sockets_[which], &m, MSG_DONTWAIT);
+  ssize_t n = uncancelled::recvmsg(sources_[which].fd, &m, MSG_DONTWAIT);
   if (n < 0) return false;
   if (m.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) return ++counters_.drop_truncated, true;
   d.size = d.segment = static_cast<std::size_t>(n);
@@ -195,7 +222,7 @@ bool UdpReceiver::read_udp(int which, Datagram& d) {
       d.flow_label = ntohl(static_cast<std::uint32_t>(v)) & 0xfffff;
   }
   d.source = to_gid(from), d.source_port = port_of(from);
-  d.destination = gids_[which];
+  d.destination = sources_[which].gid;
   if (n == 0) ++counters_.drop_decode_short;
   return true;
 }

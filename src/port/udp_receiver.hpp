@@ -35,6 +35,9 @@ class UdpReceiver {
 
   std::span<const engine::RxFrame> receive(bool& all_empty,
                                            Port::Look look = Port::Look::everywhere);
+  // As of Port.
+  void add(const LocalAddress&);
+  void remove(unsigned gid_index);
   int wait_descriptor() const { return epoll_; }
   std::uint64_t receive_buffer() const { return receive_buffer_; }
 
@@ -59,7 +62,15 @@ class UdpReceiver {
     unsigned frames = 0;
   };
 
-  void open(const UdpPortConfig&);
+  static constexpr unsigned no_gid = ~0u;
+  struct Source {
+    int fd = -1;                  // -1: a free place
+    unsigned gid_index = no_gid;  // none: the relay socket
+    Gid gid{};
+  };
+
+  void open();
+  void listen(std::size_t which);
   void close_all();
   int next_readable();
   bool read(int which);
@@ -73,11 +84,11 @@ class UdpReceiver {
 
   PortCounters& counters_;
   unsigned slot_;
-  std::vector<int> sockets_;  // the receive sockets, and the relay socket last
-  std::vector<Gid> gids_;     // of the receive sockets
+  std::vector<Source> sources_;  // epoll knows them by their place here; places are used again
   std::string relay_prefix_;
   int relay_socket_ = -1, relay_sender_ = -1, epoll_ = -1;
-  std::uint64_t receive_buffer_ = 0;
+  bool gro_;
+  std::uint64_t wanted_buffer_, receive_buffer_ = 0;
 
   int hot_ = -1;         // had data at the last call
   int last_ = -1;        // had data last

@@ -22,13 +22,24 @@ void store_le32(std::uint8_t* p, std::uint32_t v) {
 }  // namespace
 
 UdpSender::UdpSender(const UdpPortConfig& config, PortCounters& counters)
-    : counters_(counters), max_segments_(std::clamp(config.max_segments, 1u, most_segments)) {
-  for (auto& a : config.addresses) {
-    auto& local = *locals_.emplace_back(std::make_unique<Local>());
-    local.gid = a.gid, local.ifindex = a.ifindex, local.gso = config.gso;
-    local.ports.open(a.gid, a.ifindex, std::min(config.source_ports_per_peer, 8u));
-    if (a.gid_index < by_index_.size()) by_index_[a.gid_index] = &local;
-  }
+    : counters_(counters),
+      max_segments_(std::clamp(config.max_segments, 1u, most_segments)),
+      ports_per_peer_(std::min(config.source_ports_per_peer, 8u)),
+      gso_(config.gso) {
+  for (auto& a : config.addresses) add(a);
+}
+
+void UdpSender::add(const LocalAddress& a) {
+  auto& local = *locals_.emplace_back(std::make_unique<Local>());
+  local.gid = a.gid, local.ifindex = a.ifindex, local.gso = gso_;
+  local.ports.open(a.gid, a.ifindex, ports_per_peer_);
+  if (a.gid_index < by_index_.size()) by_index_[a.gid_index] = &local;
+}
+
+void UdpSender::remove(unsigned gid_index) {
+  Local* local = by_index_[gid_index];
+  by_index_[gid_index] = nullptr;
+  std::erase_if(locals_, [&](const auto& l) { return l.get() == local; });
 }
 
 void UdpSender::send(engine::TxBurst& burst) {

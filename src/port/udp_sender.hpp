@@ -24,6 +24,8 @@ class UdpSender {
  public:
   UdpSender(const UdpPortConfig&, PortCounters&);
   void send(engine::TxBurst&);
+  void add(const LocalAddress&);
+  void remove(unsigned gid_index);
 
  private:
   using Frames = std::span<const engine::TxFrame>;
@@ -57,7 +59,8 @@ class UdpSender {
   void lost(std::size_t frames, int error);
 
   PortCounters& counters_;
-  unsigned max_segments_;
+  unsigned max_segments_, ports_per_peer_;
+  bool gso_;
   std::vector<std::unique_ptr<Local>> locals_;
   std::array<Local*, 256> by_index_{};
 

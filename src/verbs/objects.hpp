@@ -104,7 +104,7 @@ struct Context final : nic::EventSink {
   Context() { block.owner = this; }
   ibv_context* context() { return &block.abi.v44.context; }
   bool alive() const { return generation == fork_generation.load(std::memory_order_relaxed); }
-  const nic::DeviceInfo& info() const { return device->info(); }
+  nic::DeviceInfo info() const { return device->info(); }
   void release();
   void on_event(const engine::EventRecord&) override;
   void on_port_event(engine::AsyncEvent) override;
