@@ -589,6 +589,25 @@ TEST(Daemon, AddressOfSomebodyElseIsAClearError) {
   });
 }
 
+// Another user's adverbd, say, that ends soon after its last client.
+TEST(Daemon, AnAddressThatIsLetGoOfSoonIsWaitedFor) {
+  isolated([] {
+    Descriptor other(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    sockaddr_in a{.sin_family = AF_INET, .sin_port = htons(port::roce_port)};
+    a.sin_addr.s_addr = local.v4();
+    ASSERT_EQ(::bind(other.get(), reinterpret_cast<sockaddr*>(&a), sizeof a), 0);
+    auto client = connect_or_fail();
+    ASSERT_TRUE(client);
+    std::jthread soon([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      other = {};
+    });
+    auto fd = client->receive_socket(local, 1);
+    ASSERT_TRUE(fd) << fd.error().message;
+    ::close(*fd);
+  });
+}
+
 TEST(Daemon, NothingLeaksOverManyConnections) {
   isolated([] {
     auto a = connect_or_fail();

@@ -32,6 +32,7 @@ namespace adverb::daemon {
 namespace {
 
 constexpr long long linger_ms = 1000;      // after the last client
+constexpr long long no_wait_ms = 10000;    // after a wait for a port that was in vain
 constexpr long long handover_ms = 2000;    // predecessors' clients have this long to come
 constexpr long long idle_limit_ms = 5000;  // a connection that wants nothing
 constexpr long long orphan_check_ms = 250;
@@ -587,19 +588,31 @@ void Server::hand_pool(std::uint32_t id, const Request& request, Descriptors& va
 }
 
 // Makes the pool of an address, or answers the request (or keeps it for later) and returns null.
+// Whoever has the port may let go of it soon: clients of the last adverbd hand it over, and another
+// user's adverbd ends a second after its last client.  Who has waited in vain once (for rxe, say)
+// does not wait again and again.
+bool Server::waits_for_port(Connection& c, const Request& request) {
+  const long long now = now_ms();
+  if (!c.pending) {
+    if (!predecessors_ && now < no_wait_until_) return false;
+    c.pending_deadline = now + handover_ms;
+    say("{} is somebody else's: waiting until it is free", text_of(request.gid));
+  }
+  if (now < c.pending_deadline) {
+    c.pending = request;
+    return true;
+  }
+  no_wait_until_ = now + no_wait_ms;
+  return false;
+}
+
 Server::Pool* Server::make_pool(std::uint32_t id, const Request& request) {
   Connection& c = connections_.at(id);
   const auto count = static_cast<unsigned>(slots_.size());
   auto made = port::create_pool(request.gid, request.ifindex, count);
   if (!made) {
     const auto& e = made.error();
-    // Clients of the last adverbd may hold it, and hand it over any moment.
-    const bool handover = predecessors_ && e.kind == port::PoolError::address_in_use;
-    if (!c.pending) c.pending_deadline = now_ms() + handover_ms;
-    if (handover && now_ms() < c.pending_deadline) {
-      c.pending = request;
-      return nullptr;
-    }
+    if (e.kind == port::PoolError::address_in_use && waits_for_port(c, request)) return nullptr;
     const bool files = e.error == EMFILE || e.error == ENFILE;
     const char* advice = files ? ": raise `ulimit -n` or lower ADVERB_SLOTS" : "";
     refuse(id, request, e.error, e.message + advice);

@@ -90,6 +90,7 @@ class Server {
   bool owner_lives(unsigned slot) const;
   bool relay_bound(unsigned slot) const;
   unsigned pick_free_slot();
+  bool waits_for_port(Connection&, const Request&);
   Pool* make_pool(std::uint32_t id, const Request&);
   Pool* find_pool(const Gid&, unsigned ifindex);
   void add_pool(std::unique_ptr<Pool>);
@@ -107,6 +108,7 @@ class Server {
   std::optional<SlotTable> table_;
   std::vector<Slot> slots_;
   std::deque<unsigned> free_;
+  long long no_wait_until_ = 0;  // for a port that somebody else has
   std::vector<std::unique_ptr<Pool>> pools_;
   std::map<std::uint32_t, Connection> connections_;
   std::uint32_t next_connection_ = 1;
