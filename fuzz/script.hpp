@@ -13,7 +13,7 @@
 
 namespace adverb::fuzz {
 
-inline constexpr std::size_t record_bytes = 16;
+inline constexpr std::size_t record_bytes = 32;
 
 // What must hold: says which it was, and stops as a crash, so that libFuzzer keeps the input.
 #define REQUIRE(x) ((x) ? void(0) : ::adverb::fuzz::violated(#x, __FILE__, __LINE__))
