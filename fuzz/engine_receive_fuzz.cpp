@@ -115,7 +115,8 @@ class Peer {
   void fill_remote() {
     wire::Packet& p = f_.p;
     const Area& area =
-        areas[in_.one_of(std::array{open_area, open_area, window_area, library_area})];
+        areas[in_.one_of(std::array{open_area, open_area, window_area, library_area, open_area,
+                                    open_area, private_area, foreign_area})];
     const std::uint32_t key = w_.keys[static_cast<unsigned>(&area - areas.data())];
     p.reth.va = area.iova() + in_.byte() * 8u;
     p.reth.rkey = p.ieth.rkey = key;
