@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdio>
 #include <exception>
 #include <map>
 #include <string>
@@ -40,6 +41,7 @@ constexpr const char* examples = R"(Examples:
   adverb run --device lo -- ibv_rc_pingpong        both on this host: server,
   adverb run --device lo -- ibv_rc_pingpong localhost     and client
   adverb run -- mpirun -np 4 ./prog                everything that mpirun starts here
+  adverb sim --seeds 1..1000                       the transport in simulated bad networks
   adverb doctor                                    what would stop Adverb on this machine
 
 Adverb needs no kernel module, no root and no RDMA hardware.  On the wire it speaks RoCE v2 (UDP
@@ -61,22 +63,53 @@ std::vector<std::string> split_program(std::vector<std::string>& words) {
   return command;
 }
 
+constexpr const char* sim_examples = R"(Examples:
+  adverb sim --seeds 1..10000                  many runs, each with its own faults
+  adverb sim --seed 8471 --trace               one of them, an event a line
+  adverb sim --seed 8471 --dump s.json         what it consists of, to change ...
+  adverb sim --scenario s.json --pcap s.pcap   ... and to run; then wireshark s.pcap
+
+A failure prints what was violated and how to see it again, and writes a smaller scenario that
+fails as well.  Exit status: 0 all held, 1 something was violated, 2 wrong arguments.)";
+
 void add_sim_options(CLI::App& sim, adverb::cli::SimOptions& o) {
-  sim.add_option("--seed", o.first, "run this seed")->type_name("N");
-  sim.add_option("--seeds", "run these seeds, on all cores")->type_name("A..B");
-  sim.add_option("-j,--jobs", o.jobs, "processes (default: one per core)");
-  sim.add_flag("--trace", o.trace, "print a line per event");
-  sim.add_flag("--keep-going", o.keep_going, "run the other seeds after one has failed");
-  sim.add_flag("--hashes", o.hashes, "print the hash of each seed's run");
+  CLI::Option* seed = sim.add_option("--seed", o.seeds.first, "run this seed")->type_name("N");
+  CLI::Option* seeds =
+      sim.add_option("--seeds", "run these seeds, on all cores")->type_name("A..B");
+  CLI::Option* scenario = sim.add_option("--scenario", o.scenario, "run this file (docs/sim.md)");
+  seeds->check(CLI::Validator(
+      [](const std::string& text) {
+        unsigned long long a = 0, b = 0;
+        char end = 0;
+        const int n = std::sscanf(text.c_str(), "%llu..%llu%c", &a, &b, &end);
+        return n == 2 && a <= b ? std::string() : "expected A..B, such as 1..1000";
+      },
+      ""));
+  seed->excludes(seeds, scenario);
+  seeds->excludes(scenario);
+  scenario->type_name("FILE");
+  sim.add_option("-j,--jobs", o.seeds.jobs, "processes (default: one per core)")->type_name("N");
+  sim.add_flag("--trace", o.trace, "print a line per event")->excludes(seeds);
+  sim.add_option("--pcap", o.pcap, "write every frame that is sent, with virtual times")
+      ->type_name("FILE")
+      ->excludes(seeds);
+  sim.add_option("--dump", o.dump, "write the scenario as JSON")
+      ->type_name("FILE")
+      ->excludes(seeds);
+  sim.add_option("--save", o.save, "where a failure's smaller scenario goes (sim-SEED.json)")
+      ->type_name("FILE");
+  sim.add_flag("!--no-shrink", o.shrink, "look for no smaller scenario");
+  sim.add_flag("--keep-going", o.seeds.keep_going, "run the other seeds after one has failed");
+  sim.add_flag("--hashes", o.seeds.hashes, "print the hash of each seed's run");
+  sim.add_flag("--bench", o.bench, "measure the simulator");
+  sim.footer(sim_examples);
 }
 
 int run_sim(const CLI::App& sim, adverb::cli::SimOptions& o) {
-  o.last = o.first;
+  o.seeds.last = o.seeds.first;
   if (sim.count("--seeds")) {
     const auto range = sim.get_option("--seeds")->as<std::string>();
-    const std::size_t dots = range.find("..");
-    o.first = std::stoull(range);
-    o.last = dots == std::string::npos ? o.first : std::stoull(range.substr(dots + 2));
+    std::sscanf(range.c_str(), "%lu..%lu", &o.seeds.first, &o.seeds.last);
   }
   return adverb::cli::sim(o);
 }

@@ -2,233 +2,160 @@
 #include "cli/sim.hpp"
 
 #include <fmt/core.h>
-#include <poll.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <chrono>
-#include <csignal>
-#include <cstdlib>
+#include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <fstream>
-#include <optional>
+#include <memory>
 #include <sstream>
-#include <thread>
-#include <utility>
-#include <vector>
+#include <stdexcept>
 
-#include "base/assert.hpp"
-#include "sim/scenario.hpp"
-#include "sim/world.hpp"
+#include "sim/shrink.hpp"
 
 namespace adverb::cli {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
+constexpr int failed_run = 1;
+constexpr unsigned shrink_tries = 600;
 
-constexpr int failed_run = 1, bad_arguments = 2;
-constexpr auto stuck_after = std::chrono::seconds(120);
-
-// What a worker says of one run, over its pipe; fits into PIPE_BUF, so that lines stay whole.
-struct Report {
-  std::uint64_t seed, hash, events, frames, operations, end, errors, generations;
-  std::uint32_t begins;  // the run starts: the rest is empty
-  char violation[600];
-};
-
-void to_report(const sim::Result& r, Report& out) {
-  out.hash = r.hash;
-  out.events = r.events;
-  out.frames = r.frames;
-  out.operations = r.operations;
-  out.end = r.end;
-  out.errors = r.completions_in_error;
-  out.generations = r.generations;
-  std::strncpy(out.violation, r.violation.c_str(), sizeof out.violation - 1);
+[[noreturn]] void wrong_file(const std::string& path) {
+  throw std::runtime_error(fmt::format("sim: {}: {}", path, std::strerror(errno)));
 }
 
-int report_pipe = -1;
-Report current{};
-
-void say(const Report& r) {
-  if (write(report_pipe, &r, sizeof r) != static_cast<ssize_t>(sizeof r)) _exit(bad_arguments);
+sim::Scenario read_scenario(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) wrong_file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  try {
+    return sim::scenario_from_json(text.str());
+  } catch (const std::exception& e) {
+    throw std::runtime_error(fmt::format("sim: {}: {}", path, e.what()));
+  }
 }
 
-// A broken invariant ends a worker; its report says which.
-void on_assert(const char* expression, const char* file, int line) {
-  current.begins = 0;
-  const std::string text = fmt::format("ASSERT({}) at {}:{}", expression, file, line);
-  std::strncpy(current.violation, text.c_str(), sizeof current.violation - 1);
-  say(current);
-  _exit(failed_run);
+void write_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text;
+  file.close();
+  if (!file) wrong_file(path);
 }
 
-struct Worker {
-  pid_t pid = -1;
-  int pipe = -1;
-  std::uint64_t seed = 0;
-  bool running = false;
-  Clock::time_point since{};
-};
-
-Worker start_worker(std::uint64_t first, std::uint64_t last, std::uint64_t stride,
-                    bool keep_going) {
-  int ends[2];
-  if (pipe(ends) != 0) throw std::runtime_error("pipe: " + std::string(std::strerror(errno)));
-  std::fflush(nullptr);
-  const pid_t pid = fork();
-  if (pid < 0) throw std::runtime_error("fork: " + std::string(std::strerror(errno)));
-  if (pid) {
-    close(ends[1]);
-    return {.pid = pid, .pipe = ends[0]};
+// Here and now, with what the user wants to see of it.
+sim::Result run_here(const sim::Scenario& scenario, const SimOptions& o) {
+  sim::Trace trace;
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> pcap(nullptr, std::fclose);
+  if (o.trace) trace.lines = stdout;
+  if (!o.pcap.empty()) {
+    pcap.reset(std::fopen(o.pcap.c_str(), "wb"));
+    if (!pcap) wrong_file(o.pcap);
+    trace.pcap = pcap.get();
+    trace.begin_pcap();
   }
-  close(ends[0]);
-  report_pipe = ends[1];
-  assert_hook = on_assert;
-  for (std::uint64_t seed = first; seed <= last && seed >= first; seed += stride) {
-    current = {};
-    current.seed = seed;
-    current.begins = 1;
-    say(current);
-    sim::Trace trace;
-    const sim::Scenario scenario = sim::draw_scenario(seed);
-    sim::World world(scenario, trace);
-    current.begins = 0;
-    to_report(world.run(), current);
-    say(current);
-    if (current.violation[0] && !keep_going) _exit(failed_run);
-  }
-  _exit(0);
+  sim::World world(scenario, trace);
+  return world.run();
 }
 
-class Fleet {
- public:
-  explicit Fleet(const SimOptions& o) : o_(o) {
-    jobs_ = o.jobs ? o.jobs : std::max(1u, std::thread::hardware_concurrency());
-    jobs_ = static_cast<unsigned>(std::min<std::uint64_t>(jobs_, o.last - o.first + 1));
-    if (o.hashes) hashes_.resize(o.last - o.first + 1);
-  }
-  // The first report of a failure, if any.
-  std::optional<Report> run() {
-    begun_ = Clock::now();
-    for (unsigned j = 0; j < jobs_; ++j)
-      workers_.push_back(start_worker(o_.first + j, o_.last, jobs_, o_.keep_going));
-    while (alive() && (!failure_ || o_.keep_going)) {
-      std::vector<pollfd> fds;
-      for (Worker& w : workers_) fds.push_back({w.pipe, POLLIN, 0});
-      poll(fds.data(), fds.size(), 500);
-      for (std::size_t i = 0; i < fds.size(); ++i)
-        if (fds[i].revents) hear(workers_[i]);
-      for (Worker& w : workers_)
-        if (w.pipe >= 0 && w.running && Clock::now() - w.since > stuck_after) give_up(w, "stuck");
-      progress();
-    }
-    for (Worker& w : workers_) {
-      if (w.pid > 0 && failure_) kill(w.pid, SIGKILL);
-      if (w.pid > 0) waitpid(w.pid, nullptr, 0);
-    }
-    if (shown_) fmt::print(stderr, "\r\033[K");
-    return failure_;
-  }
-  void summary() const {
-    for (std::size_t i = 0; i < hashes_.size(); ++i)
-      fmt::print("{} {:016x}\n", o_.first + i, hashes_[i]);
-    if (o_.hashes) return;
-    const double seconds = std::chrono::duration<double>(Clock::now() - begun_).count();
-    fmt::print(
-        "{} seeds, {} operations, {} frames, {} completions in error, {} connections; "
-        "{:.1f} s of virtual time in {:.1f} s; {:.0f} seeds a minute and process\n",
-        done_, operations_, frames_, errors_, generations_, static_cast<double>(virtual_ns_) / 1e9,
-        seconds, static_cast<double>(done_) / seconds * 60 / jobs_);
-  }
+// A smaller scenario that fails as well, in a file.
+void save_smaller(const sim::Scenario& scenario, const SimOptions& o) {
+  fmt::print(stderr, "looking for a smaller scenario that fails ...\n");
+  sim::Scenario small = sim::shrink(
+      scenario, [](const sim::Scenario& s) { return run_apart(s).violation[0] != 0; },
+      shrink_tries);
+  const Report r = run_apart(small);
+  const std::string path = o.save.empty() ? fmt::format("sim-{}.json", scenario.seed) : o.save;
+  write_file(path, sim::to_json(small));
+  std::uint64_t operations = 0;
+  for (const auto& p : small.pairs)
+    for (const auto& side : p.side) operations += side.operations;
+  fmt::print(stderr,
+             "smaller: {} hosts, {} pairs, {} operations, {} rules, {} events: {}\n"
+             "replay:  adverb sim --scenario {} --trace\n",
+             small.hosts.size(), small.pairs.size(), operations, small.rules.size(),
+             small.events.size(), r.violation, path);
+}
 
- private:
-  bool alive() const {
-    for (const Worker& w : workers_)
-      if (w.pipe >= 0) return true;
-    return false;
-  }
-  void hear(Worker& w) {
-    Report r;
-    std::size_t got = 0;
-    while (got < sizeof r) {
-      const ssize_t n = read(w.pipe, reinterpret_cast<char*>(&r) + got, sizeof r - got);
-      if (n <= 0) break;
-      got += static_cast<std::size_t>(n);
-    }
-    if (got < sizeof r) {
-      if (w.running) return give_up(w, "the process died");
-      close(std::exchange(w.pipe, -1));
-      return;
-    }
-    w.running = r.begins;
-    w.seed = r.seed;
-    w.since = Clock::now();
-    if (r.begins) return;
-    ++done_;
-    frames_ += r.frames;
-    operations_ += r.operations;
-    virtual_ns_ += r.end / 1000;
-    errors_ += r.errors;
-    generations_ += r.generations;
-    if (!hashes_.empty()) hashes_[r.seed - o_.first] = r.hash;
-    if (r.violation[0]) fail(r);
-  }
-  void fail(const Report& r) {
-    if (!failure_) failure_ = r;
-    if (o_.keep_going) fmt::print("seed {}: {}\n", r.seed, r.violation), std::fflush(stdout);
-  }
-  void give_up(Worker& w, const char* why) {
-    Report r{};
-    r.seed = w.seed;
-    std::strncpy(r.violation, why, sizeof r.violation - 1);
-    fail(r);
-    close(std::exchange(w.pipe, -1));
-  }
-  void progress() {
-    if (!isatty(STDERR_FILENO) || Clock::now() - drawn_ < std::chrono::milliseconds(100)) return;
-    drawn_ = Clock::now();
-    shown_ = true;
-    const std::uint64_t all = o_.last - o_.first + 1;
-    const auto width = static_cast<unsigned>(40 * done_ / all);
-    const double seconds = std::chrono::duration<double>(Clock::now() - begun_).count();
-    fmt::print(stderr, "\r[{:=<{}}{:<{}}] {}/{} seeds, {:.0f}/s ", "", width, "", 40 - width, done_,
-               all, static_cast<double>(done_) / seconds);
-    std::fflush(stderr);
-  }
+void complain(const std::string& what, const std::string& violation, const std::string& replay) {
+  fmt::print(stderr, "adverb: sim: {}: {}\nreplay:  adverb sim {}\n", what, violation, replay);
+}
 
-  const SimOptions& o_;
-  unsigned jobs_ = 1;
-  std::vector<Worker> workers_;
-  std::vector<std::uint64_t> hashes_;
-  std::optional<Report> failure_;
-  Clock::time_point begun_{}, drawn_{};
-  bool shown_ = false;
-  std::uint64_t done_ = 0, frames_ = 0, operations_ = 0, virtual_ns_ = 0, errors_ = 0,
-                generations_ = 0;
-};
+int run_one(const sim::Scenario& scenario, const SimOptions& o) {
+  const bool watched = o.trace || !o.pcap.empty();
+  const bool file = !o.scenario.empty();
+  const std::string replay = file ? fmt::format("--scenario {} --trace", o.scenario)
+                                  : fmt::format("--seed {} --trace", scenario.seed);
+  std::string violation;
+  if (watched) {
+    const sim::Result r = run_here(scenario, o);
+    violation = r.violation;
+    if (r.ok()) fmt::print("{}: all held; hash {:016x}\n", scenario.name, r.hash);
+  } else {
+    const Report r = run_apart(scenario);
+    violation = r.violation;
+    if (violation.empty())
+      fmt::print(
+          "{}: all held; {} operations, {} frames, {:.3f} ms of virtual time; hash {:016x}\n",
+          scenario.name, r.operations, r.frames, static_cast<double>(r.end) / 1e9, r.hash);
+  }
+  if (violation.empty()) return 0;
+  complain(scenario.name, violation, replay);
+  if (o.shrink && !watched && !file) save_smaller(scenario, o);
+  return failed_run;
+}
+
+// --- how fast
+
+void bench_one(unsigned hosts, unsigned pairs) {
+  sim::Scenario s;
+  s.name = fmt::format("{} hosts", hosts);
+  s.hosts.resize(hosts);
+  s.link.megabits = 100'000;
+  for (unsigned i = 0; i < pairs; ++i) {
+    sim::PairSpec p;
+    p.host[0] = static_cast<int>(i % hosts);
+    p.host[1] = static_cast<int>((i + 1 + i / hosts) % hosts);
+    p.mtu = engine::Mtu::mtu_4096;
+    p.max_size = 16384;
+    for (auto& side : p.side) side.operations = 200'000 / pairs;
+    s.pairs.push_back(p);
+  }
+  sim::Trace trace;
+  const std::clock_t begun = std::clock();
+  sim::World world(s, trace);
+  const sim::Result r = world.run();
+  const double real = static_cast<double>(std::clock() - begun) / CLOCKS_PER_SEC;  // of a core
+  const double virtual_time = static_cast<double>(r.end) / 1e12;
+  fmt::print(
+      "{:>3} hosts, {:>3} pairs: {:.1f} Mevents/s, {:.1f} Mframes/s, {:.2f} Moperations/s; "
+      "1 s of virtual time takes {:.1f} s{}\n",
+      hosts, pairs, static_cast<double>(r.events) / real / 1e6,
+      static_cast<double>(r.frames) / real / 1e6, static_cast<double>(r.operations) / real / 1e6,
+      real / virtual_time, r.ok() ? "" : "; " + r.violation);
+}
 
 }  // namespace
 
 int sim(const SimOptions& o) {
-  if (o.trace) {
-    sim::Trace trace;
-    trace.lines = stdout;
-    const sim::Scenario scenario = sim::draw_scenario(o.first);
-    sim::World world(scenario, trace);
-    const sim::Result r = world.run();
-    fmt::print("{}\n", r.violation);
-    return r.ok() ? 0 : failed_run;
+  if (o.bench) {
+    bench_one(2, 4);
+    bench_one(64, 256);
+    return 0;
   }
-  Fleet fleet(o);
-  if (const auto failure = fleet.run()) {
-    fmt::print(stderr, "adverb: sim: seed {}: {}\nreplay: adverb sim --seed {} --trace\n",
-               failure->seed, failure->violation, failure->seed);
-    return failed_run;
+  const bool one = !o.scenario.empty() || o.seeds.first == o.seeds.last;
+  if (one && !o.seeds.hashes) {
+    const sim::Scenario scenario =
+        o.scenario.empty() ? sim::draw_scenario(o.seeds.first) : read_scenario(o.scenario);
+    if (!o.dump.empty()) write_file(o.dump, sim::to_json(scenario));
+    return run_one(scenario, o);
   }
-  fleet.summary();
-  return 0;
+  const auto failure = run_seeds(o.seeds);
+  if (!failure) return 0;
+  complain(fmt::format("seed {}", failure->seed), failure->violation,
+           fmt::format("--seed {} --trace", failure->seed));
+  if (o.shrink && !o.seeds.keep_going) save_smaller(sim::draw_scenario(failure->seed), o);
+  return failed_run;
 }
 
 }  // namespace adverb::cli

@@ -2,20 +2,21 @@
 // `adverb sim`: runs the engine in the deterministic world of src/sim.
 #pragma once
 
-#include <cstdint>
 #include <string>
+
+#include "cli/fleet.hpp"
 
 namespace adverb::cli {
 
 struct SimOptions {
-  std::uint64_t first = 0, last = 0;
-  std::string scenario, pcap, dump;
-  unsigned jobs = 0;        // 0: one per core
-  bool keep_going = false;  // after a failure
-  bool trace = false, hashes = false, shrink = true, bench = false;
+  Seeds seeds;
+  std::string scenario;    // a file, instead of seeds
+  std::string pcap, dump;  // files to write: the frames; the scenario
+  std::string save;        // where a failure's smaller scenario goes
+  bool trace = false, shrink = true, bench = false;
 };
 
-// 0 when everything held, 1 when something was violated, 2 for bad arguments.
+// 0 when everything held, 1 when something was violated.  Throws for files that cannot be read.
 int sim(const SimOptions&);
 
 }  // namespace adverb::cli

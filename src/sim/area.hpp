@@ -44,7 +44,9 @@ class Area {
   }
   static std::size_t difference(const std::uint8_t* a, const std::uint8_t* b, std::size_t from,
                                 std::size_t to) {
-    if (from < to && std::memcmp(a + from, b + from, to - from) == 0) return to;
+    while (from + 512 <= to && std::memcmp(a + from, b + from, 512) == 0) from += 512;
+    for (; from + 8 <= to && std::memcmp(a + from, b + from, 8) == 0; from += 8) {
+    }
     while (from < to && a[from] == b[from]) ++from;
     return from;
   }

@@ -12,14 +12,14 @@ namespace adverb::sim {
 using Picoseconds = std::uint64_t;
 constexpr Picoseconds picoseconds(std::uint64_t nanoseconds) { return nanoseconds * 1000; }
 
-enum class Due : std::uint8_t { arrival, step, event, pair, boot, heal };
+enum class Due : std::uint8_t { arrival, release, step, event, pair, boot, heal };
 
 struct Item {
   Picoseconds at;
   std::uint64_t order;
   Due due;
   std::uint32_t who;    // host, pair or event
-  std::uint32_t frame;  // of an arrival
+  std::uint32_t frame;  // of an arrival or a release
 };
 
 class EventQueue {

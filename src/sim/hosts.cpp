@@ -232,7 +232,7 @@ void World::connect(End& e) {
     if (!result.ok())
       violated("{}: modify_qp refused: {}", name(e), result.what ? result.what : "");
   }
-  e.watch.una = e.watch.sent = x.sq_psn;
+  e.first_psn = e.watch.una = e.watch.sent = x.sq_psn;
 }
 
 // One side is in error or gone; the application finds out a little later and tears both down.

@@ -35,7 +35,8 @@ Duration World::patience(const PairSpec& spec) const {
          Duration((spec.retry_cnt + 1) * 4 * static_cast<std::int64_t>(s_.hosts[0].step + 2048));
 }
 
-void World::watch_sent(Host& h, const engine::TxFrame& f, const std::uint8_t* bytes) {
+// Returns the PSN of the first request of the exchange that the frame belongs to.
+std::optional<Psn> World::watch_sent(Host& h, const engine::TxFrame& f, const std::uint8_t* bytes) {
   auto packet = wire::decode({bytes, f.size});
   if (!packet) violated("host {} sends a frame that does not decode", h.index);
   if (trace_.wants_lines())
@@ -43,13 +44,20 @@ void World::watch_sent(Host& h, const engine::TxFrame& f, const std::uint8_t* by
   const Qpn qpn = f.src_qp;
   End* e = qpn.index() < h.by_index.size() ? h.by_index[qpn.index()] : nullptr;
   if (!e || e->qp->qpn != qpn) violated("host {} sends for a queue pair that is gone", h.index);
-  const wire::Bth& b = packet->bth;
+  const wire::Bth& b = packet->bth;  // C59
   if (!b.mig_req || b.tver || b.fecn || b.pkey != 0xffff)
     violated("{}: a BTH with wrong constant fields", name(*e));
   if (e->pair->spec->type != QpType::rc && b.ack_request)
     violated("{}: AckReq on an unreliable transport", name(*e));
-  if (e->pair->spec->type == QpType::rc && !wire::is_response(packet->info().verb))
-    watch_request(*e, *packet);
+  const bool response = wire::is_response(packet->info().verb);
+  if (e->pair->spec->type == QpType::rc && !response) watch_request(*e, *packet);
+  const bool sequence_nak =
+      packet->info().verb == wire::Verb::ack &&
+      wire::aeth_kind(packet->aeth.syndrome) == wire::AethKind::nak &&
+      wire::nak_code(packet->aeth.syndrome) == wire::NakCode::psn_sequence_error;
+  if (sequence_nak && !e->watch.ahead)
+    violated("{}: {}, but nothing beyond the expected PSN came", name(*e), describe(*packet));
+  return response ? e->peer->first_psn : e->first_psn;
 }
 
 void World::watch_request(End& e, const wire::Packet& p) {
@@ -119,6 +127,14 @@ void World::watch_received(End& e, const wire::Packet& p, Psn una_before, bool w
   const bool sequence_nak = ack && kind == wire::AethKind::nak && p.bth.psn == q.comp.una &&
                             wire::nak_code(p.aeth.syndrome) == wire::NakCode::psn_sequence_error;
   if (hole || sequence_nak) w.resend = true;
+}
+
+// A request came, from the right address.
+void World::watch_request_in(End& e, const wire::Packet& p, Psn expected_before) {
+  if (e.qp->resp.expected != expected_before)
+    e.watch.ahead = false;
+  else if (p.bth.psn - expected_before > 0)
+    e.watch.ahead = true;
 }
 
 void World::watch_step(Host& h) {

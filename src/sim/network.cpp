@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <string_view>
 
 #include "sim/random.hpp"
 #include "sim/violation.hpp"
@@ -24,20 +23,8 @@ void store_icrc(std::uint8_t* p, std::uint32_t v) {
   for (unsigned i = 0; i < icrc_bytes; ++i) p[i] = static_cast<std::uint8_t>(v >> 8 * i);
 }
 
-// Every opcode whose operation's name begins with `prefix`; of response kinds also by these words.
-std::bitset<256> opcodes_of(const std::string& prefix) {
-  std::bitset<256> set;
-  for (unsigned b = 0; b < 256; ++b) {
-    const wire::OpcodeInfo& info = wire::info_of(wire::Opcode{static_cast<std::uint8_t>(b)});
-    if (!info) continue;
-    const bool response = wire::is_response(info.verb);
-    bool in = info.name.starts_with(prefix);
-    if (prefix == "request") in = !response;
-    if (prefix == "response") in = response;
-    set[b] = in;
-  }
-  return set;
-}
+// A frame that was held for those behind it goes on its own after this.
+constexpr Picoseconds most_held = picoseconds(1'000'000);
 
 }  // namespace
 
@@ -78,22 +65,37 @@ Network::Network(const Scenario& s, EventQueue& queue, Trace& trace)
       hosts_(static_cast<unsigned>(s.hosts.size())),
       links_(std::size_t{hosts_} * hosts_),
       gids_(hosts_) {
-  for (const Rule& r : s.rules) opcodes_.push_back(opcodes_of(r.opcode));
-  for (unsigned from = 0; from < hosts_; ++from)
-    for (unsigned to = 0; to < hosts_; ++to)
-      for (std::uint32_t i = 0; i < s.rules.size(); ++i) {
-        const Rule& r = s.rules[i];
+  read_rules();
+}
+
+void Network::read_rules() {
+  for (std::uint32_t i = 0; i < s_.rules.size(); ++i) {
+    const Rule& r = s_.rules[i];
+    const faults::Parsed parsed = faults::parse(r.rule, "rule");
+    if (!parsed.errors.empty()) violated("{}: {}", r.rule, parsed.errors[0].text());
+    for (unsigned from = 0; from < hosts_; ++from)
+      for (unsigned to = 0; to < hosts_; ++to) {
         if (r.from != anybody && r.from != static_cast<int>(from)) continue;
         if (r.to != anybody && r.to != static_cast<int>(to)) continue;
-        const std::uint64_t entity = (std::uint64_t{i} << 32) + from * hosts_ + to;
-        link(from, to).rules.push_back({stream(s.seed, Purpose::rule, entity), i});
+        for (faults::Rule rule : parsed.rules) {
+          const std::uint64_t entity = (std::uint64_t{i} << 32) + from * hosts_ + to;
+          rule.seed = derive(s_.seed + rule.seed, Purpose::rule, entity);
+          link(from, to).rules.push_back(std::move(rule));
+          link(from, to).late.push_back(r.late);
+        }
       }
+  }
+  for (std::size_t i = 0; i < links_.size(); ++i) {
+    Link& l = links_[i];
+    if (l.rules.empty()) continue;
+    l.matcher = std::make_unique<faults::Matcher>(l.rules, Instant{});
+    l.random = stream(s_.seed, Purpose::rule, ~i);
+  }
 }
 
 int Network::host_of(const Gid& gid) const {
-  for (unsigned h = 0; h < hosts_; ++h)
-    if (gids_[h] == gid) return static_cast<int>(h);
-  return anybody;
+  const unsigned h = gid.bytes[15] - 1u;  // as the world hands them out
+  return h < hosts_ && gids_[h] == gid ? static_cast<int>(h) : anybody;
 }
 
 const wire::IcrcPrefix& Network::prefix(const Frame& f) {
@@ -101,7 +103,7 @@ const wire::IcrcPrefix& Network::prefix(const Frame& f) {
 }
 
 void Network::send(Picoseconds now, unsigned from, const engine::TxFrame& tx,
-                   const std::uint8_t* bytes) {
+                   const std::uint8_t* bytes, std::optional<Psn> first) {
   const int to = host_of(tx.av.dgid);
   if (to == anybody) violated("host {} sends to an address that nobody has", from);
   const std::uint32_t n = pool_.take(tx.size + icrc_bytes);
@@ -135,65 +137,80 @@ void Network::send(Picoseconds now, unsigned from, const engine::TxFrame& tx,
       (start - now) / std::max<Picoseconds>(per_byte, 1) + ip_bytes > s_.link.queue_bytes;
   if (full && !healed_) return lose(now, l, n, "queue full");
   l.free_at = start + (ip_bytes + ethernet_bytes) * per_byte;
-  Picoseconds extra = 0;
-  if (!healed_ && disturb(now, l, n, extra)) return;
-  deliver(std::max(l.free_at + picoseconds(s_.link.delay), l.clogged_until) + extra, l, n);
+  if (healed_ || !l.matcher || !disturb(now, l, n, tx, first)) pass(now, l, n, 0);
+  if (!l.held.empty()) went_by(now, l, tx.src_qp);
 }
 
-bool Network::applies(const Rule& r, RuleState& state, Picoseconds now, std::uint8_t opcode) {
-  if (now < picoseconds(r.after) || now >= picoseconds(r.until)) return false;
-  if (!opcodes_[state.rule][opcode]) return false;
-  ++state.matched;
-  if (r.nth && state.matched != r.nth) return false;
-  if (r.every && state.matched % r.every) return false;
-  if (r.count && state.done == r.count) return false;
-  if (r.probability < 1'000'000 && !state.random.chance(r.probability, 1'000'000)) return false;
-  ++state.done;
+void Network::pass(Picoseconds now, Link& l, std::uint32_t frame, Picoseconds extra) {
+  const Picoseconds at = std::max({now, l.free_at}) + picoseconds(s_.link.delay);
+  deliver(std::max(at, l.clogged_until) + extra, l, frame);
+}
+
+// True: the frame's way is decided.
+bool Network::disturb(Picoseconds now, Link& l, std::uint32_t frame, const engine::TxFrame& tx,
+                      std::optional<Psn> first) {
+  Frame& f = pool_.at(frame);
+  const Instant instant{Duration(now / 1000)};
+  auto packet = wire::decode({f.bytes, tx.size});
+  if (!packet) return false;
+  faults::PacketFields fields =
+      faults::fields_of(faults::Direction::tx, *packet, tx.src_qp, f.av.dgid, tx.size, nullptr);
+  fields.first = first;
+  const faults::Decision d = l.matcher->decide(instant, faults::Direction::tx, fields);
+  if (d.harmless()) return false;
+  ++l.counts.disturbed;
+  if (d.drop) return lose(now, l, frame, "rule"), true;
+  damage(f, d);
+  const auto delay = static_cast<Picoseconds>(d.delay.count()) * 1000;
+  for (std::uint32_t i = 0; i < d.copies; ++i) {
+    const std::uint32_t again = pool_.copy(frame);
+    ++l.counts.duplicated;
+    trace_.line(now, "duplicated");
+    pass(now, l, again, delay + some_late(l));
+  }
+  if (d.hold) {
+    trace_.line(now, "held until {} have gone by", d.hold);
+    l.held.push_back({frame, d.hold + 1, tx.src_qp});
+    queue_.add(now + most_held, Due::release, pool_.at(frame).to, frame);
+    return true;
+  }
+  if (delay) trace_.line(now, "late by {} ns or more", delay / 1000);
+  pass(now, l, frame, delay ? delay + some_late(l) : 0);
   return true;
 }
 
-// True: the frame is gone.
-bool Network::disturb(Picoseconds now, Link& l, std::uint32_t frame, Picoseconds& extra) {
-  for (RuleState& state : l.rules) {
-    const Rule& r = s_.rules[state.rule];
-    if (!applies(r, state, now, pool_.at(frame).bytes[0])) continue;
-    ++l.counts.disturbed;
-    const Picoseconds delay =
-        picoseconds(state.random.between(r.delay_min, std::max(r.delay_min, r.delay_max)));
-    switch (r.action) {
-      case Action::drop:
-        lose(now, l, frame, "rule");
-        return true;
-      case Action::duplicate: {
-        const std::uint32_t again = pool_.copy(frame);
-        ++l.counts.duplicated;
-        trace_.line(now, "duplicate, {} ns later", delay / 1000);
-        deliver(l.free_at + picoseconds(s_.link.delay) + delay, l, again);
-        break;
-      }
-      case Action::delay:
-      case Action::reorder:
-        trace_.line(now, "late by {} ns", delay / 1000);
-        extra += delay;
-        break;
-      case Action::corrupt:
-        corrupt(pool_.at(frame), state.random);
-        break;
-    }
-  }
-  return false;
+// Up to the longest that one of the link's rules allows.
+Picoseconds Network::some_late(Link& l) {
+  const Nanoseconds most = *std::max_element(l.late.begin(), l.late.end());
+  return picoseconds(l.random.below(most + 1));
 }
 
-// One to three bits: what a CRC of this length always sees (its Hamming distance is 4).
-void Network::corrupt(Frame& f, Prng& random) {
-  const std::uint64_t bits = f.size * 8;
-  std::uint64_t flipped[3];
-  const unsigned n = 1 + static_cast<unsigned>(random.below(3));
-  for (unsigned i = 0; i < n; ++i) {
-    flipped[i] = random.below(bits);
-    if (std::find(flipped, flipped + i, flipped[i]) != flipped + i) continue;
-    f.bytes[flipped[i] / 8] ^= static_cast<std::uint8_t>(1u << flipped[i] % 8);
+// A frame of `qp` was sent: those that wait for it have one less to wait for.
+void Network::went_by(Picoseconds now, Link& l, Qpn qp) {
+  for (std::size_t i = 0; i < l.held.size();) {
+    Held& h = l.held[i];
+    if (h.qp != qp || --h.left) {
+      ++i;
+      continue;
+    }
+    const std::uint32_t frame = h.frame;
+    l.held.erase(l.held.begin() + static_cast<std::ptrdiff_t>(i));
+    pass(now, l, frame, 0);
   }
+}
+
+void Network::release(Picoseconds now, std::uint32_t frame) {
+  Link& l = link(pool_.at(frame).from, pool_.at(frame).to);
+  for (std::size_t i = 0; i < l.held.size(); ++i) {
+    if (l.held[i].frame != frame) continue;
+    l.held.erase(l.held.begin() + static_cast<std::ptrdiff_t>(i));
+    return pass(now, l, frame, 0);
+  }
+}
+
+// At most three bits, or bursts of eight: what the CRC always sees.
+void Network::damage(Frame& f, const faults::Decision& d) {
+  for (unsigned i = 0; i < d.damages && i < 3; ++i) f.bytes[d.damage[i].byte] ^= d.damage[i].mask;
 }
 
 void Network::lose(Picoseconds now, Link& l, std::uint32_t frame, const char* why) {

@@ -3,13 +3,14 @@
 // it. Frames carry real wire bytes and ICRC from BTH on.
 #pragma once
 
-#include <bitset>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "engine/burst.hpp"
+#include "faults/matcher.hpp"
 #include "sim/event_queue.hpp"
 #include "sim/scenario.hpp"
 #include "sim/trace.hpp"
@@ -55,7 +56,11 @@ class Network {
   void set_address(unsigned host, const Gid& gid) { gids_[host] = gid; }
   const Gid& address(unsigned host) const { return gids_[host]; }
   // Computes the ICRC and sends; the host that has the destination's address gets an arrival.
-  void send(Picoseconds now, unsigned from, const engine::TxFrame&, const std::uint8_t* bytes);
+  // `first`: PSN of the first request of the exchange that the frame belongs to, for rules.
+  void send(Picoseconds now, unsigned from, const engine::TxFrame&, const std::uint8_t* bytes,
+            std::optional<Psn> first);
+  // Nobody went by: a frame that was held for reordering goes now.
+  void release(Picoseconds now, std::uint32_t frame);
   // The frame's packet, if its ICRC is right: what a port does on receive.
   bool valid(const Frame&);
   // An arrival was taken off the queue: delivered, or lost because nobody was there to take it.
@@ -80,24 +85,33 @@ class Network {
   Picoseconds latest_arrival() const { return latest_arrival_; }
 
  private:
-  struct RuleState {
-    Prng random{0};
-    std::uint32_t rule = 0, matched = 0, done = 0;
+  // A frame that lets others of its queue pair go first.
+  struct Held {
+    std::uint32_t frame, left;
+    Qpn qp;
   };
   struct Link {
     Picoseconds free_at = 0, down_until = 0, clogged_until = 0;
-    std::vector<RuleState> rules;
+    std::vector<faults::Rule> rules;
+    std::vector<Nanoseconds> late;  // of each
+    std::unique_ptr<faults::Matcher> matcher;
+    Prng random{0};
+    std::vector<Held> held;
     LinkCounts counts;
   };
   Link& link(unsigned from, unsigned to) { return links_[from * hosts_ + to]; }
   const Link& link(unsigned from, unsigned to) const { return links_[from * hosts_ + to]; }
   int host_of(const Gid&) const;
   const wire::IcrcPrefix& prefix(const Frame&);
-  bool applies(const Rule&, RuleState&, Picoseconds now, std::uint8_t opcode);
-  bool disturb(Picoseconds now, Link&, std::uint32_t frame, Picoseconds& extra);
+  void read_rules();
+  bool disturb(Picoseconds now, Link&, std::uint32_t frame, const engine::TxFrame&,
+               std::optional<Psn> first);
+  Picoseconds some_late(Link&);
+  void pass(Picoseconds now, Link&, std::uint32_t frame, Picoseconds extra);
+  void went_by(Picoseconds now, Link&, Qpn);
+  void damage(Frame&, const faults::Decision&);
   void lose(Picoseconds now, Link&, std::uint32_t frame, const char* why);
   void deliver(Picoseconds at, Link&, std::uint32_t frame);
-  void corrupt(Frame&, Prng&);
 
   const Scenario& s_;
   EventQueue& queue_;
@@ -105,7 +119,6 @@ class Network {
   unsigned hosts_;
   std::vector<Link> links_;
   std::vector<Gid> gids_;
-  std::vector<std::bitset<256>> opcodes_;  // of each rule
   FramePool pool_;
   wire::IcrcPrefixes prefixes_;
   bool healed_ = false;

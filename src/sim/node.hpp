@@ -48,7 +48,7 @@ struct ReceivePool {
   std::uint32_t stride() const { return (slot_bytes + 15) / 8 * 8; }
 };
 
-// What the wire and the attributes say of a reliable requester (monitor.cpp).
+// What the wire and the attributes say of a reliable queue pair (monitor.cpp).
 struct Watch {
   Psn una{}, sent{};           // sent: one past the highest PSN seen on the wire
   std::uint32_t sends = 0;     // of the packet at una
@@ -57,6 +57,7 @@ struct Watch {
   Instant rnr_until{};
   Instant progress{};
   bool outstanding = false;
+  bool ahead = false;   // as a responder: a request beyond the expected PSN came
   bool resend = false;  // a hole or NAK was seen: the packet at una must be sent again now
 };
 
@@ -69,6 +70,7 @@ struct End {
   Host* host = nullptr;
   unsigned side = 0, index = 0;
   engine::QueuePair* qp = nullptr;
+  Psn first_psn{};  // of its requests
 
   // Memory: guard, target, words, guard, sink, guard.  The peer writes target and words.
   Area area;
@@ -83,11 +85,12 @@ struct End {
 
   // The stream, by cursor of the send queue since the queue pair was made.
   std::vector<Op> ops;
-  std::uint32_t completed = 0;  // ops that have or need no completion any more
-  std::uint32_t known = 0;      // ops that were done: they or a later one completed with success
-  std::uint32_t verified = 0;   // ops whose data was seen in its place
-  bool failed = false;          // one completed in error: what follows is flushed
-  engine::WcStatus last_status{};
+  std::uint32_t completed = 0;     // ops that have or need no completion any more
+  std::uint32_t known = 0;         // ops that were done: they or a later one completed with success
+  std::uint32_t verified = 0;      // ops whose data was seen in its place
+  bool failed = false;             // one completed in error: what follows is flushed
+  engine::WcStatus first_error{};  // ever
+  Picoseconds first_error_at = 0, last_completion = 0;
   std::vector<std::uint32_t> messages;         // of ops: those that consume a receive WQE
   std::uint32_t received = 0;                  // messages of the peer's that arrived here
   std::uint32_t last_id = 0;                   // UC, UD: of the message received last

@@ -93,7 +93,7 @@ void World::check_send(End& e, const Cqe& c) {
     know(e, i);
   }
   e.completed = cursor + 1;
-  e.last_status = c.status;
+  if (!e.pair->fresh) e.last_completion = now_;
   if (c.opcode != completed_as(op.opcode))
     violated("{}: WQE {} ({}) completes with opcode {}", name(e), cursor, name_of(op.opcode),
              static_cast<int>(c.opcode));
@@ -111,6 +111,8 @@ void World::check_send(End& e, const Cqe& c) {
   }
   ++result_.completions_in_error;
   check_failure(e, op, c.status);
+  if (e.first_error == WcStatus::success && c.status != WcStatus::wr_flush_err)
+    e.first_error = c.status, e.first_error_at = now_;
   e.failed = true;
   break_pair(*e.pair);
 }
@@ -176,13 +178,19 @@ const std::uint8_t* World::content(const End& e, const Op& op) const {
   return e.host->library.bytes() + op.source;
 }
 
-// Did an operation of the stream from number `from` on put this byte there?
-bool World::explained(const End& e, std::uint32_t from, std::uint32_t at, std::uint8_t byte) const {
+// How many of the `most` bytes at `at` of the peer's area, which read `bytes`, did one operation of
+// the stream put there, of those from number `from` on?
+std::uint32_t World::explained(const End& e, std::uint32_t from, std::uint32_t at,
+                               const std::uint8_t* bytes, std::uint32_t most) const {
   for (std::uint32_t i = from; i < e.posted(); ++i) {
     const Op& op = e.ops[i];
-    if (writes(op) && covers(op, at) && content(e, op)[at - op.target] == byte) return true;
+    if (!writes(op) || !covers(op, at)) continue;
+    const std::uint32_t begin = at - op.target;
+    const std::uint8_t* wrote = content(e, op) + begin;
+    const auto same = Area::difference(bytes, wrote, 0, std::min(most, op.length - begin));
+    if (same) return static_cast<std::uint32_t>(same);
   }
-  return false;
+  return 0;
 }
 
 // Operation `cursor` was done.  Its data is where it belongs, unless a later one overwrote it.
@@ -193,11 +201,12 @@ void World::check_target(End& e, std::uint32_t cursor) {
   const std::uint8_t* wanted = content(e, op);
   for (std::uint32_t i = 0;;) {
     i = static_cast<std::uint32_t>(Area::difference(there, wanted, i, op.length));
-    if (i == op.length) return;
-    if (!explained(e, cursor + 1, op.target + i, there[i]))
+    if (i >= op.length) return;
+    const std::uint32_t n = explained(e, cursor + 1, op.target + i, there + i, op.length - i);
+    if (!n)
       violated("{}: WQE {} ({} of {} bytes) was done, but byte {} is {:#04x}, not {:#04x}", name(e),
                cursor, name_of(op.opcode), op.length, i, there[i], wanted[i]);
-    ++i;
+    i += n;
   }
 }
 
@@ -237,13 +246,16 @@ void World::check_returned(End& e, const Op& op) {
   } else {
     const std::uint8_t* wanted = op.read_back ? e.peer->area.shadow() + op.target
                                               : e.peer->host->library.bytes() + op.target;
-    for (std::uint32_t i = 0;; ++i) {
+    for (std::uint32_t i = 0;;) {
       i = static_cast<std::uint32_t>(Area::difference(got, wanted, i, op.length));
-      if (i == op.length) break;
+      if (i >= op.length) break;
       // A READ that was asked again may return what later operations wrote.
-      if (!op.read_back || !explained(e, e.known, op.target + i, got[i]))
+      const std::uint32_t n =
+          op.read_back ? explained(e, e.known, op.target + i, got + i, op.length - i) : 0;
+      if (!n)
         violated("{}: READ of {} bytes: byte {} is {:#04x}, not {:#04x}", name(e), op.length, i,
                  got[i], wanted[i]);
+      i += n;
     }
   }
   e.area.adopt(op.sink, op.length);
@@ -365,7 +377,7 @@ void World::settle(End& e) {
     violated("{}: a region was written to after it had been deregistered", name(e));
   for (std::size_t at = 0; (at = e.area.first_difference(at)) != e.area.size(); ++at) {
     const auto place = static_cast<std::uint32_t>(at);
-    bool due = explained(*e.peer, e.peer->known, place, e.area.bytes()[at]);
+    bool due = explained(*e.peer, e.peer->known, place, e.area.bytes() + at, 1) != 0;
     for (std::uint32_t i = e.known; i < e.posted() && !due; ++i) {
       const Op& op = e.ops[i];
       due = Requester::needs_response(op.opcode) && op.opcode != WrOpcode::flush &&
@@ -426,7 +438,28 @@ void World::check_quiet(End& e) {
              e.qp->destination->in_flight, sum);
 }
 
+// What the scenario's author said.
+void World::check_expectation() {
+  const Expectation& x = s_.expect;
+  if (x == Expectation{}) return;
+  for (const End& e : pairs_[0]->end) {
+    if (x.says_error && e.first_error != x.error[e.side])
+      violated("{}: expected {}, but the first error is {}", name(e), name_of(x.error[e.side]),
+               name_of(e.first_error));
+    const Picoseconds at = e.first_error_at;
+    if (at && (at < picoseconds(x.error_after) || at > picoseconds(x.error_before)))
+      violated("{}: its error came at {} ns, expected {} to {}", name(e), at / 1000, x.error_after,
+               x.error_before);
+  }
+  const Picoseconds done =
+      std::max(pairs_[0]->end[0].last_completion, pairs_[0]->end[1].last_completion);
+  if (done < picoseconds(x.finish_after) || done > picoseconds(x.finish_before))
+    violated("pair 0 was done at {} ns, expected {} to {}", done / 1000, x.finish_after,
+             x.finish_before);
+}
+
 void World::finish() {
+  check_expectation();
   for (auto& p : pairs_)
     for (End& e : p->end) check_quiet(e);
   network_.check_conservation();

@@ -19,20 +19,14 @@ inline constexpr int anybody = -1;
 
 // --- faults of a link
 
-enum class Action : std::uint8_t { drop, duplicate, delay, reorder, corrupt };
-
-// What happens to frames from host `from` to host `to` that match.  A frame meets every rule, in
-// order, until one drops it.
+// A fault rule in the words of docs/faults.md, for frames from host `from` to host `to`: drop,
+// duplicate, delay, reorder, corrupt.  Its times count from the start of the run, its queue pair is
+// the sender's.
 struct Rule {
-  Action action{};
   int from = anybody, to = anybody;
-  std::string opcode;                     // prefix of the operation's name, "ACK", "READ_RESPONSE"
-  std::uint32_t probability = 1'000'000;  // in a million
-  std::uint32_t nth = 0;                  // only the n-th that matches, from 1; 0: all
-  std::uint32_t every = 0;                // only every n-th that matches; 0: all
-  std::uint32_t count = 0;                // at most so many times; 0: no limit
-  Nanoseconds after = 0, until = forever;
-  Nanoseconds delay_min = 0, delay_max = 0;  // delay, reorder, duplicate: how much later
+  std::string rule;
+  Nanoseconds late = 0;  // delayed frames, and the copies of duplicated ones, come at random up to
+                         // so much later still
   friend bool operator==(const Rule&, const Rule&) = default;
 };
 
@@ -126,10 +120,13 @@ struct PairSpec {
   friend bool operator==(const PairSpec&, const PairSpec&) = default;
 };
 
-// What a scenario's author expects beyond what always holds; -1: nothing said.
+// What a scenario's author expects of pair 0 beyond what always holds.
 struct Expectation {
-  int status[2] = {-1, -1};  // of the last completed WQE of each side of pair 0
-  Nanoseconds finish_after = 0, finish_before = forever;  // when pair 0 is done
+  bool says_error = false;
+  // Of the first WQE of each side that failed; success: none did.  And when that was.
+  engine::WcStatus error[2] = {};
+  Nanoseconds error_after = 0, error_before = forever;
+  Nanoseconds finish_after = 0, finish_before = forever;  // when all that was posted was complete
   friend bool operator==(const Expectation&, const Expectation&) = default;
 };
 

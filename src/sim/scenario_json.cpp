@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "faults/rule.hpp"
 #include "sim/scenario.hpp"
 
 namespace adverb::sim {
@@ -22,11 +23,6 @@ struct Word {
   const char* word;
 };
 
-constexpr Word<Action> action_words[] = {{Action::drop, "drop"},
-                                         {Action::duplicate, "duplicate"},
-                                         {Action::delay, "delay"},
-                                         {Action::reorder, "reorder"},
-                                         {Action::corrupt, "corrupt"}};
 constexpr Word<Happening> happening_words[] = {
     {Happening::partition, "partition"}, {Happening::blackhole, "blackhole"},
     {Happening::clog, "clog"},           {Happening::pause, "pause"},
@@ -51,6 +47,13 @@ constexpr Word<engine::WrOpcode> opcode_words[] = {
     {engine::WrOpcode::send_with_inv, "SEND_WITH_INV"},
     {engine::WrOpcode::flush, "FLUSH"},
     {engine::WrOpcode::atomic_write, "ATOMIC_WRITE"}};
+constexpr Word<engine::WcStatus> status_words[] = {
+    {engine::WcStatus::success, "SUCCESS"},
+    {engine::WcStatus::retry_exc_err, "RETRY_EXC_ERR"},
+    {engine::WcStatus::rnr_retry_exc_err, "RNR_RETRY_EXC_ERR"},
+    {engine::WcStatus::rem_access_err, "REM_ACCESS_ERR"},
+    {engine::WcStatus::rem_inv_req_err, "REM_INV_REQ_ERR"},
+    {engine::WcStatus::loc_prot_err, "LOC_PROT_ERR"}};
 constexpr Word<std::uint8_t> flag_words[] = {{engine::send_fence, "fence"},
                                              {engine::send_signaled, "signaled"},
                                              {engine::send_solicited, "solicited"},
@@ -148,18 +151,10 @@ class Reader {
 template <class V, class T>
 void visit_rule(V& v, T& x) {
   const Rule d;
-  v.choice("action", x.action, d.action, action_words);
+  v("rule", x.rule, d.rule);
   v("from", x.from, d.from);
   v("to", x.to, d.to);
-  v("opcode", x.opcode, d.opcode);
-  v("probability", x.probability, d.probability);
-  v("nth", x.nth, d.nth);
-  v("every", x.every, d.every);
-  v("count", x.count, d.count);
-  v.time("after", x.after, d.after);
-  v.time("until", x.until, d.until);
-  v.time("delay_min", x.delay_min, d.delay_min);
-  v.time("delay_max", x.delay_max, d.delay_max);
+  v.time("late", x.late, d.late);
 }
 template <class V, class T>
 void visit_event(V& v, T& x) {
@@ -319,15 +314,34 @@ void read_pair(Reader& v, PairSpec& p) {
     std::move(sides.begin(), sides.end(), p.side);
   });
 }
+template <class V, class T>
+void visit_expectation(V& v, T& x) {
+  const Expectation d;
+  v.time("error_after", x.error_after, d.error_after);
+  v.time("error_before", x.error_before, d.error_before);
+  v.time("finish_after", x.finish_after, d.finish_after);
+  v.time("finish_before", x.finish_before, d.finish_before);
+}
 void read_expectation(const Json& j, Expectation& x) {
   Reader v(j, "expect.");
-  const Expectation d;
-  v("finish_after", x.finish_after, d.finish_after);
-  v("finish_before", x.finish_before, d.finish_before);
-  v.read("status", [&](const Json& s) {
-    for (unsigned i = 0; i < 2; ++i) x.status[i] = s.at(i).get<int>();
+  visit_expectation(v, x);
+  v.read("error", [&](const Json& e) {
+    x.says_error = true;
+    for (unsigned i = 0; i < 2; ++i)
+      x.error[i] = value_of(status_words, e.at(i).get<std::string>());
   });
   v.finish();
+}
+
+// The rule language knows more than what a link can do to a frame.
+void check_rule(const Rule& r) {
+  const faults::Parsed parsed = faults::parse(r.rule, "rules");
+  for (const auto& e : parsed.errors) wrong(fmt::format("{} (in \"{}\")", e.text(), r.rule));
+  for (const faults::Rule& rule : parsed.rules)
+    if (rule.action > faults::Action::corrupt || rule.sealed ||
+        rule.direction == faults::Direction::rx)
+      wrong(fmt::format("rules: \"{}\": a link can drop, duplicate, delay, reorder and corrupt",
+                        r.rule));
 }
 
 // What the world would trip over.
@@ -360,6 +374,7 @@ void check(const Scenario& s) {
   for (const Rule& r : s.rules)
     if ((r.from != anybody && !is_host(r.from)) || (r.to != anybody && !is_host(r.to)))
       wrong("rules: a host that does not exist");
+  for (const Rule& r : s.rules) check_rule(r);
 }
 
 }  // namespace
@@ -380,10 +395,12 @@ std::string to_json(const Scenario& s) {
   out["rules"] = list(s.rules, [](Writer& v, const Rule& r) { visit_rule(v, r); });
   out["events"] = list(s.events, [](Writer& v, const Event& e) { visit_event(v, e); });
   if (!(s.expect == d.expect)) {
-    Json& e = out["expect"];
-    e["status"] = {s.expect.status[0], s.expect.status[1]};
-    e["finish_after"] = s.expect.finish_after;
-    e["finish_before"] = s.expect.finish_before;
+    Writer v;
+    visit_expectation(v, s.expect);
+    if (s.expect.says_error)
+      v.json["error"] = {word_of(status_words, s.expect.error[0]),
+                         word_of(status_words, s.expect.error[1])};
+    out["expect"] = v.json;
   }
   return out.dump(1) + "\n";
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The scenario that a seed chooses.  A swarm: each seed turns on a random subset of faults and of
 // extreme knobs, since all at once hide each other.
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "sim/random.hpp"
@@ -78,34 +80,51 @@ PairSpec draw_pair(Prng& r, unsigned hosts, std::uint32_t operations, bool large
   return p;
 }
 
+// From one in a thousand to one in five.
+std::string draw_chance(Prng& r) {
+  return fmt::format(" prob {:.4f}%", static_cast<double>(scale(r, 1000, 200'000)) / 1e4);
+}
+
 Rule draw_rule(Prng& r, unsigned hosts, Nanoseconds heal) {
   constexpr const char* opcodes[] = {"",
                                      "",
                                      "",
-                                     "ACKNOWLEDGE",
-                                     "response",
-                                     "request",
-                                     "READ_RESPONSE",
-                                     "READ_REQUEST",
-                                     "ATOMIC_ACK",
-                                     "FETCH_ADD",
-                                     "SEND",
-                                     "WRITE"};
+                                     " ACK",
+                                     " ACK",
+                                     " RESPONSE",
+                                     " REQUEST",
+                                     " READ_RESPONSE",
+                                     " READ_REQUEST",
+                                     " ATOMIC_ACKNOWLEDGE",
+                                     " FETCH_ADD",
+                                     " SEND",
+                                     " WRITE"};
   Rule rule;
-  rule.action = static_cast<Action>(r.below(5));
-  rule.opcode = opcodes[r.below(std::size(opcodes))];
   if (r.chance(1, 3)) rule.from = static_cast<int>(r.below(hosts));
-  rule.probability = static_cast<std::uint32_t>(scale(r, 1000, 200'000));
-  if (r.chance(1, 8))
-    rule.every = static_cast<std::uint32_t>(r.between(2, 7)), rule.probability = 1'000'000;
-  if (r.chance(1, 3)) {
-    rule.after = r.below(heal);
-    rule.until = rule.after + scale(r, us, heal);
+  switch (r.below(5)) {
+    case 0:
+      rule.rule = "drop";
+      break;
+    case 1:
+      rule.rule = fmt::format("duplicate {}", r.between(1, 3));
+      rule.late = scale(r, us, r.chance(1, 3) ? 20 * ms : 300 * us);
+      break;
+    case 2:
+      rule.rule = fmt::format("delay {}ns", scale(r, us, r.chance(1, 3) ? 20 * ms : 300 * us));
+      if (r.chance(1, 2)) rule.late = scale(r, us, ms);
+      break;
+    case 3:
+      rule.rule = fmt::format("reorder {}", r.between(1, 8));
+      break;
+    default:
+      rule.rule = "corrupt";
   }
-  if (rule.action == Action::drop) return rule;
-  rule.delay_max = rule.action == Action::reorder ? scale(r, 1 * us, 20 * us)
-                   : r.chance(1, 3)               ? scale(r, 100 * us, 20 * ms)
-                                                  : scale(r, us, 300 * us);
+  rule.rule += opcodes[r.below(std::size(opcodes))];
+  rule.rule += r.chance(1, 8) ? fmt::format(" every {}", r.between(2, 7)) : draw_chance(r);
+  if (r.chance(1, 3)) {
+    const Nanoseconds from = r.below(heal);
+    rule.rule += fmt::format(" from {}ns until {}ns", from, from + scale(r, us, heal));
+  }
   return rule;
 }
 

@@ -103,6 +103,8 @@ void World::dispatch(const Item& item) {
   switch (item.due) {
     case Due::arrival:
       return arrive(*hosts_[item.who], item.frame);
+    case Due::release:
+      return network_.release(now_, item.frame);
     case Due::step: {
       Host& h = *hosts_[item.who];
       if (item.at != h.step_at) return;  // planned again since
@@ -226,10 +228,14 @@ void World::receive(Host& h, std::uint32_t frame) {
   End* end = qpn.index() < h.by_index.size() ? h.by_index[qpn.index()] : nullptr;
   const Psn una = end ? end->qp->comp.una : Psn{};
   const bool was_running = end && running(*end), was_waiting = end && end->qp->req.waiting_rnr;
+  const Psn expected = end ? end->qp->resp.expected : Psn{};
   ++h.frames_in;
   h.engine->receive(instant(), rx);
-  if (was_running && end->qp->type == engine::QpType::rc &&
-      wire::is_response(packet->info().verb) && rx.source == end->peer->host->gid)
+  if (!was_running || end->qp->type != engine::QpType::rc || rx.source != end->peer->host->gid)
+    return;
+  if (!wire::is_response(packet->info().verb))
+    watch_request_in(*end, *packet, expected);
+  else
     watch_received(*end, *packet, una, was_waiting);
 }
 
@@ -240,8 +246,7 @@ void World::transmit(Host& h) {
     tx.clear();
     more = h.engine->transmit(instant(), tx);
     for (const TxFrame& f : tx.frames()) {
-      watch_sent(h, f, tx.bytes(f));
-      network_.send(now_, h.index, f, tx.bytes(f));
+      network_.send(now_, h.index, f, tx.bytes(f), watch_sent(h, f, tx.bytes(f)));
     }
     if (turns > 100'000) violated("host {}: transmit() never comes to an end", h.index);
   }

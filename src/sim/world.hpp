@@ -78,7 +78,8 @@ class World {
   void know(End&, std::uint32_t cursor);
   void check_returned(End&, const Op&);
   void check_target(End&, std::uint32_t cursor);
-  bool explained(const End&, std::uint32_t from, std::uint32_t at, std::uint8_t byte) const;
+  std::uint32_t explained(const End&, std::uint32_t from, std::uint32_t at,
+                          const std::uint8_t* bytes, std::uint32_t most) const;
   const std::uint8_t* content(const End&, const Op&) const;
   bool writes(const Op&) const;
   void check_receive(End&, const engine::Cqe&);
@@ -90,12 +91,14 @@ class World {
   const Op* find_sent(const End&, std::uint32_t id) const;
   bool clean(const End&) const;
   void check_quiet(End&);
+  void check_expectation();
   void finish();
 
   // monitor.cpp: what must be so of the wire and of the engine's state
-  void watch_sent(Host&, const engine::TxFrame&, const std::uint8_t* bytes);
+  std::optional<Psn> watch_sent(Host&, const engine::TxFrame&, const std::uint8_t* bytes);
   void watch_request(End&, const wire::Packet&);
   void watch_received(End&, const wire::Packet&, Psn una_before, bool was_waiting);
+  void watch_request_in(End&, const wire::Packet&, Psn expected_before);
   void watch_step(Host&);
   void watch_limits(End&);
   Duration patience(const PairSpec&) const;
