@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bugs that the simulator must find: name, file of src/engine, and what is replaced by what.  Each
-text must stand exactly once in its file; where the engine has moved on, the table moves too."""
+"""Bugs that the simulator must find: name, file of src/engine, and what is replaced by what.
+Each text must stand exactly once in its file; where the engine has moved on, so must the table."""
 
 MUTANTS = [
     ("atomics are done again on replay", "responder.cpp",
      "    if (verb != Verb::read) return replay(i, 0, 1);",
      "    if (verb == Verb::atomic) {\n"
-     "      auto g = e_.keys_.resolve(p.atomic.rkey, q_.pd, p.atomic.va, 8, access_remote_atomic);\n"
+     "      auto g = e_.keys_.resolve(p.atomic.rkey, q_.pd, p.atomic.va, 8,\n"
+     "                                access_remote_atomic);\n"
      "      std::uint64_t old = 0;\n"
      "      if (g && p.info().operation == Operation::fetch_add)\n"
      "        (void)guarded_fetch_add(reinterpret_cast<std::uint64_t*>(g->data),\n"
@@ -65,10 +66,11 @@ MUTANTS = [
     ("a WRITE completes before it is acknowledged", "completer.cpp",
      "  Covered covered = advance(now, kind == wire::AethKind::ack ? p.bth.psn + 1 : p.bth.psn);",
      "  Covered covered = advance(now, kind == wire::AethKind::ack ? q_.req.psn : p.bth.psn);"),
-    ("a receive completes before its last packet", "responder.cpp",
-     "  r.received += p.payload.size();\n  r.expected = r.expected + 1;\n  if (info.ends())",
-     "  if (info.ends() && !info.starts()) r.received -= 1;\n"
-     "  r.received += p.payload.size();\n  r.expected = r.expected + 1;\n  if (info.ends())"),
+    ("the last byte of a SEND is not placed", "responder.cpp",
+     "  switch (scatter(e_.keys_, q_.pd, r.recv.list(), r.received, p.payload.data(), "
+     "p.payload.size())) {",
+     "  switch (scatter(e_.keys_, q_.pd, r.recv.list(), r.received, p.payload.data(),\n"
+     "                  p.payload.size() - (info.ends() && !p.payload.empty()))) {"),
     ("an implied NAK is lost", "completer.cpp",
      "  ++e_.counters_.implied_nak_seq_err;\n  retry(now, WcStatus::retry_exc_err);",
      "  ++e_.counters_.implied_nak_seq_err;\n  (void)now;"),
@@ -80,13 +82,14 @@ MUTANTS = [
     ("the READ budget leaks", "requester.cpp",
      "  e_.read_bytes_ -= std::exchange(q_.req.read_bytes, 0);",
      "  q_.req.read_bytes = 0;"),
-    ("a READ is placed one packet late after a loss", "requester.cpp",
+    ("a READ that is asked for again starts from its beginning", "requester.cpp",
      "  p.reth = {wqe.remote_addr + std::uint64_t{from} * q_.mtu, wqe.rkey,",
-     "  p.reth = {wqe.remote_addr + (q_.req.psn == q_.req.highest ? std::uint64_t{from} * q_.mtu : 0),\n"
+     "  p.reth = {wqe.remote_addr +\n"
+     "                (q_.req.psn == q_.req.highest ? std::uint64_t{from} * q_.mtu : 0),\n"
      "            wqe.rkey,"),
     ("an invalidated key still works", "memory.cpp",
      "  region->key = 0;\n  return true;", "  return true;"),
-    ("the last packet of a retransmission is not repeated", "requester.cpp",
+    ("the first packet of a retransmission is left out", "requester.cpp",
      "  seek(q_.comp.una);\n}\n\nvoid Requester::release_all() {",
      "  seek(q_.req.psn - q_.comp.una > 1 ? q_.comp.una + 1 : q_.comp.una);\n}\n\n"
      "void Requester::release_all() {"),
