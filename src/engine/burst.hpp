@@ -21,6 +21,9 @@ struct RxFrame {
   std::uint32_t flow_label{};
   std::uint8_t traffic_class{};  // the whole TOS byte: DSCP and ECN
   std::uint8_t hop_limit{64};
+  // A fault rule's answer: the responder refuses this request, if it is in sequence, as if a check
+  // had failed whose NAK has this AETH syndrome.  Zero: no such rule.
+  std::uint8_t forced_syndrome{0};
   bool congestion_experienced() const { return (traffic_class & 3) == 3; }
 };
 
@@ -31,6 +34,8 @@ struct TxFrame {
   std::uint32_t size{};  // BTH to pad
   AddressVector av{};
   Qpn dest_qp{}, src_qp{};
+  // XORed into the ICRC: zero, unless a fault rule damages the frame behind the sum.
+  std::uint32_t icrc_error{};
 };
 
 // What one call of Engine::transmit may produce: bounded, in one arena, frames adjacent in the
@@ -49,9 +54,11 @@ class TxBurst {
   // Where the next frame's BTH goes; valid when has_room().
   std::uint8_t* next() { return arena_.data() + used_; }
   void commit(std::uint32_t size, const AddressVector& av, Qpn dest_qp, Qpn src_qp) {
-    frames_[count_++] = TxFrame{static_cast<std::uint32_t>(used_), size, av, dest_qp, src_qp};
+    frames_[count_++] = TxFrame{static_cast<std::uint32_t>(used_), size, av, dest_qp, src_qp, 0};
     used_ += size + icrc_bytes;
   }
+  // The last frame's ICRC will be wrong by this.
+  void spoil_icrc(std::uint32_t error) { frames_[count_ - 1].icrc_error = error; }
   std::span<const TxFrame> frames() const { return {frames_, count_}; }
   std::uint8_t* bytes(const TxFrame& f) { return arena_.data() + f.offset; }
   const std::uint8_t* bytes(const TxFrame& f) const { return arena_.data() + f.offset; }

@@ -27,12 +27,6 @@ constexpr Duration pace_burst = std::chrono::microseconds(200);  // of wire time
 // Preamble, Ethernet, IPv4, UDP, FCS and the gap between frames.
 constexpr std::uint64_t wire_overhead = 8 + 14 + 20 + 8 + 4 + 12;
 
-bool carries(QpType type, Transport transport) {
-  return (type == QpType::rc && transport == Transport::rc) ||
-         (type == QpType::uc && transport == Transport::uc) ||
-         (type == QpType::ud && transport == Transport::ud);
-}
-
 }  // namespace
 
 // --- receive
@@ -362,11 +356,14 @@ unsigned Engine::take_events(std::span<EventRecord> out) {
     qp_events_ = q.next_event;
     q.listed = false;
   }
-  while (srq_events_ && n < out.size()) {
+  while (srq_events_ && n + 2 <= out.size()) {
     SharedReceiveQueue& srq = *srq_events_;
     srq_events_ = srq.next_event;
-    srq.listed = srq.limit_pending = false;
-    out[n++] = {EventRecord::srq, AsyncEvent::srq_limit_reached, srq.user};
+    srq.listed = false;
+    if (std::exchange(srq.limit_pending, false))
+      out[n++] = {EventRecord::srq, AsyncEvent::srq_limit_reached, srq.user};
+    if (std::exchange(srq.error_pending, false))
+      out[n++] = {EventRecord::srq, AsyncEvent::srq_err, srq.user};
   }
   return n;
 }

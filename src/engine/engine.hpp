@@ -105,6 +105,19 @@ class Engine {
   const EngineConfig& config() const { return config_; }
   void set_active_mtu(Mtu m) { config_.active_mtu = m; }
 
+  // --- fault rules
+  QueuePair* find(Qpn) const;  // null: none of this engine
+  // Raises an event on the queue pair, its SRQ or that CQ of it, as if the device had found what
+  // the event tells: errors move queue pairs to ERROR.  Port and device events are the nic's.
+  void inject(AsyncEvent, QueuePair&, CompletionQueue&);
+  // Calls f(QueuePair&) for each queue pair; f may change states, but not destroy.
+  template <class F>
+  void for_each_qp(F&& f) {
+    for (std::uint32_t i = 0; i < config_.max_qp; ++i)
+      if (qps_[i]) f(*qps_[i]);
+  }
+  void fail_all();  // the device is dead: every queue pair to ERROR
+
   // --- data path
   void receive(Instant now, const RxFrame&);
   // Fires timers, then builds frames.  True: more is ready than the burst could hold, call again.
@@ -133,7 +146,6 @@ class Engine {
   friend class Completer;
   friend class Responder;
 
-  QueuePair* find(Qpn) const;
   void make_ready(QueuePair&);
   void drain_doorbells();
   void fire_timers(Instant now);

@@ -344,6 +344,30 @@ void Engine::to_error(QueuePair& q, AsyncEvent why, bool raise_event) {
   if (q.srq) raise(q, AsyncEvent::qp_last_wqe_reached);
 }
 
+void Engine::inject(AsyncEvent event, QueuePair& q, CompletionQueue& cq) {
+  switch (event) {
+    case AsyncEvent::qp_fatal:
+    case AsyncEvent::qp_req_err:
+    case AsyncEvent::qp_access_err:
+      if (q.state.load(std::memory_order_relaxed) == QpState::error) return raise(q, event);
+      return to_error(q, event, true);
+    case AsyncEvent::cq_err:
+      if (!cq.overrun) raise_cq_error(cq);
+      return;
+    case AsyncEvent::srq_err:
+    case AsyncEvent::srq_limit_reached:
+      if (!q.srq) return;
+      (event == AsyncEvent::srq_err ? q.srq->error_pending : q.srq->limit_pending) = true;
+      return list_srq(*q.srq);
+    default:
+      return raise(q, event);
+  }
+}
+
+void Engine::fail_all() {
+  for_each_qp([&](QueuePair& q) { to_error(q, AsyncEvent::qp_fatal, false); });
+}
+
 // UC and UD: a failed send stops the send queue only.
 void Engine::to_sqe(QueuePair& q) {
   q.state.store(QpState::sqe, std::memory_order_seq_cst);

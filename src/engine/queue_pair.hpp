@@ -18,6 +18,13 @@
 
 namespace adverb::engine {
 
+// Are this transport's packets a queue pair's of that type?
+constexpr bool carries(QpType type, wire::Transport transport) {
+  return (type == QpType::rc && transport == wire::Transport::rc) ||
+         (type == QpType::uc && transport == wire::Transport::uc) ||
+         (type == QpType::ud && transport == wire::Transport::ud);
+}
+
 // Where packets of a connected QP go: the window of D7 is shared by all QPs to one address and
 // slot.
 struct Destination {

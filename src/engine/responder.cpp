@@ -149,6 +149,7 @@ void Responder::receive_reliable(const RxFrame& f) {
   }
   if (ahead < 0) return duplicate(p);
   q_.resp.nak_sent = q_.resp.nak_owed = false;
+  if (f.forced_syndrome) return refuse_with(f.forced_syndrome, p);
   Verdict v = admit(p);
   if (v == Verdict::ok && q_.state.load(std::memory_order_relaxed) == QpState::error) {
     // Executed, but its completion overran the CQ: the application will never hear of it.
@@ -415,6 +416,25 @@ void Responder::refuse(Verdict v, const wire::Packet&) {
   if (row->event == AsyncEvent::qp_access_err) ++e_.counters_.resp_remote_access_errors;
   fail_receive(row->receive_status);
   e_.to_error(q_, row->event, true);
+}
+
+// As if a check had failed that is answered with this syndrome.
+void Responder::refuse_with(std::uint8_t syndrome, const wire::Packet& p) {
+  if (wire::aeth_kind(syndrome) == wire::AethKind::rnr_nak) {
+    refuse(Verdict::no_receive, p);
+    q_.resp.nak_syndrome = syndrome;  // with the rule's timer
+    return;
+  }
+  switch (wire::nak_code(syndrome)) {
+    case wire::NakCode::psn_sequence_error:
+      return refuse(Verdict::out_of_sequence, p);
+    case wire::NakCode::invalid_request:
+      return refuse(Verdict::invalid_opcode, p);
+    case wire::NakCode::remote_access_error:
+      return refuse(Verdict::remote_access, p);
+    default:
+      return refuse(Verdict::operational, p);
+  }
 }
 
 // --- duplicates: IBTA 9.7.4.1.2 and 9.7.5.1.1

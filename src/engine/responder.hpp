@@ -55,6 +55,7 @@ class Responder {
   Verdict open_receive();
   void complete_receive(const wire::Packet&, const wire::OpcodeInfo&);
   void refuse(Verdict, const wire::Packet&);
+  void refuse_with(std::uint8_t syndrome, const wire::Packet&);
   void fail_receive(WcStatus);
   void deliver_datagram(const RxFrame&);
   void established();

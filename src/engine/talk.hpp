@@ -46,6 +46,7 @@ struct Said {
   std::uint8_t traffic_class = 0;
   std::optional<Gid> source{}, destination{};
   std::optional<Qpn> to_qp{};
+  std::uint8_t forced_syndrome = 0;
 
   Said ack_req() const {
     return with([](Said& s) { s.p.bth.ack_request = true; });
@@ -83,6 +84,9 @@ struct Said {
   }
   Said tos(std::uint8_t v) const {
     return with([v](Said& s) { s.traffic_class = v; });
+  }
+  Said forced(std::uint8_t v) const {  // what a fault rule has our responder answer
+    return with([v](Said& s) { s.forced_syndrome = v; });
   }
   Said from(Gid g) const {
     return with([g](Said& s) { s.source = g; });
@@ -621,7 +625,7 @@ class Talk {
         if (r[i].kind != EventRecord::completion) s += std::string(" ") + name_of(r[i].event);
         all.push_back(s);
       }
-    } while (n == 4);
+    } while (engine.events_pending());
     return all;
   }
   QpState state() const { return qp->state.load(); }
@@ -692,6 +696,7 @@ class Talk {
     f.source = s.source.value_or(them());
     f.destination = s.destination.value_or(us());
     f.traffic_class = s.traffic_class;
+    f.forced_syndrome = s.forced_syndrome;
     engine.receive(now, f);
     check_cursors(*qp);
   }
