@@ -30,6 +30,15 @@ struct LocalAddress {
   int receive_socket = -1;  // this slot's group member; the port owns it from now on
 };
 
+// The counter of frames whose bytes are no packet for that reason.
+inline std::uint64_t& drops_for(PortCounters& c, wire::DecodeError error) {
+  using enum wire::DecodeError;
+  return error == too_short        ? c.drop_decode_short
+         : error == unknown_opcode ? c.drop_decode_opcode
+         : error == bad_version    ? c.drop_decode_version
+                                   : c.drop_decode_pad;
+}
+
 class Port {
  public:
   virtual ~Port() = default;

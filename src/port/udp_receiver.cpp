@@ -293,12 +293,7 @@ void UdpReceiver::accept(const Datagram& d, std::size_t offset, std::size_t size
   std::span<const std::uint8_t> bytes(staging_.get() + offset, size - icrc_bytes);
   auto packet = wire::decode(bytes);
   if (!packet) {
-    using enum wire::DecodeError;
-    auto error = packet.error();
-    ++(error == too_short        ? counters_.drop_decode_short
-       : error == unknown_opcode ? counters_.drop_decode_opcode
-       : error == bad_version    ? counters_.drop_decode_version
-                                 : counters_.drop_decode_pad);
+    ++drops_for(counters_, packet.error());
     return;
   }
   if (!d.verified && !icrc_right(d, bytes, guess)) {

@@ -150,7 +150,7 @@ void UdpSender::stamp(const Local& local, std::uint16_t port, engine::TxBurst& b
   for (auto& f : frames) {
     std::uint8_t* bytes = burst.bytes(f);
     auto& prefix = prefixes_.of({local.gid, f.av.dgid, port, roce_port}, f.size);
-    store_le32(bytes + f.size, prefix.icrc({bytes, f.size}, identification));
+    store_le32(bytes + f.size, prefix.icrc({bytes, f.size}, identification) ^ f.icrc_error);
     if (as_segments) ++identification;
   }
 }
