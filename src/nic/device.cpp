@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "nic/device_impl.hpp"
+#include "nic/fault_plane.hpp"
 #include "nic/netlink.hpp"
 
 namespace adverb::nic {
@@ -48,7 +49,7 @@ void Device::Impl::abandon() {
 void Device::Impl::turn(Who who, Receive how, const engine::CompletionQueue* reader) {
   Instant now = clock_now();
   received_frames = false;
-  const bool due = engine->next_deadline() <= now;
+  const bool due = next_deadline() <= now;
   if (how != Receive::none && who == Who::caller) {
     caller_turns.store(caller_turns.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     last_receive.store(now.time_since_epoch().count(), std::memory_order_relaxed);
@@ -113,7 +114,7 @@ void Device::Impl::finish(Who who) {
   for (;;) {
     const bool wake = plan(who);
     bool all = true;
-    if (engine->events_pending()) {
+    if (engine->events_pending() || (faults && faults->pending())) {
       all = unlock_and_tell(wake);
     } else {
       lock.unlock();
@@ -131,17 +132,26 @@ void Device::Impl::finish(Who who) {
 bool Device::Impl::unlock_and_tell(bool wake) {
   std::array<EventRecord, events_at_once> events;
   const unsigned count = engine->take_events(events);
+  const bool all = !engine->events_pending();
+  const auto port_events = faults ? faults->take_events() : std::vector<engine::AsyncEvent>();
   delivery.lock();
   lock.unlock();
   if (wake) kick();
   deliver({events.data(), count});
+  for (const engine::AsyncEvent event : port_events)
+    for (EventSink* sink : sinks) sink->on_port_event(event);
   delivery.unlock();
-  return count < events_at_once;
+  return all;
+}
+
+Instant Device::Impl::next_deadline() const {
+  const Instant deadline = engine->next_deadline();
+  return faults ? std::min(deadline, faults->next_deadline()) : deadline;
 }
 
 // Writes down when the background thread has to look again; true: it must be woken to learn that.
 bool Device::Impl::plan(Who who) {
-  const Instant deadline = more_to_send ? Instant{} : engine->next_deadline();
+  const Instant deadline = more_to_send ? Instant{} : next_deadline();
   const std::int64_t ns = deadline.time_since_epoch().count();
   const std::int64_t awake = Instant::min().time_since_epoch().count();
   if (who == Who::background) {
@@ -166,7 +176,10 @@ DeviceInfo Device::info() const {
   std::lock_guard hold(impl_->info_mutex);
   return impl_->info;
 }
-bool Device::link_up() const { return impl_->link_up.load(std::memory_order_relaxed); }
+bool Device::link_up() const {
+  return impl_->link_up.load(std::memory_order_relaxed) &&
+         !impl_->fault_down.load(std::memory_order_relaxed);
+}
 bool Device::dead() const { return impl_->dead.load(std::memory_order_relaxed); }
 
 void Device::attach(EventSink* sink) {

@@ -30,18 +30,14 @@
 #include <vector>
 
 #include "daemon/client.hpp"
+#include "nic/clock.hpp"
 #include "nic/device.hpp"
 #include "nic/engine_lock.hpp"
 
 namespace adverb::nic {
 
 struct Link;
-
-inline Instant clock_now() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return Instant(std::chrono::seconds(t.tv_sec) + std::chrono::nanoseconds(t.tv_nsec));
-}
+class FaultPlane;
 
 // A counter with one writer at a time and readers anywhere.
 class Tally {
@@ -89,6 +85,7 @@ struct Device::Impl {
   void finish(Who);
   bool unlock_and_tell(bool wake);
   bool plan(Who);
+  Instant next_deadline() const;  // of the engine, and of the fault rules
   void deliver(std::span<const engine::EventRecord>);
 
   // --- background thread
@@ -127,7 +124,9 @@ struct Device::Impl {
   std::atomic<bool> dead{false};  // a forked child's copy; `lock` stays held in it for ever
   std::mutex delivery;            // taken before the engine is let go; guards `sinks`
   std::vector<EventSink*> sinks;
-  std::atomic<bool> link_up{true};
+  std::atomic<bool> link_up{true};      // the netdev's
+  std::atomic<bool> fault_down{false};  // by a fault rule
+  std::unique_ptr<FaultPlane> faults;   // null without fault rules
 
   // Written under `lock`.
   std::unique_ptr<std::uint8_t[]> arena;

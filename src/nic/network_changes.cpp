@@ -30,6 +30,7 @@ void Device::Impl::report_link(const Link& link) {
   const bool up = link.up && link.running;
   if (link_up.exchange(up) == up) return;
   log(LogLevel::info, "{} ({}) is {}", info.name, info.netdev, up ? "up" : "down");
+  if (fault_down.load(std::memory_order_relaxed)) return;  // down it is, and stays
   report(up ? engine::AsyncEvent::port_active : engine::AsyncEvent::port_err);
 }
 

@@ -15,6 +15,7 @@
 #include "base/assert.hpp"
 #include "base/spin_lock.hpp"
 #include "nic/fault_handler.hpp"
+#include "nic/fault_plane.hpp"
 #include "nic/log.hpp"
 #include "nic/netlink.hpp"
 #include "nic/stats.hpp"
@@ -152,6 +153,12 @@ Registry::Made Registry::make(const DeviceInfo& info) {
   } catch (const std::system_error& e) {
     return std::unexpected(OpenError{e.code().value(), info.name + ": " + e.what()});
   }
+  const auto rules = FaultRules::get();
+  if (!rules) return std::unexpected(OpenError{EINVAL, "fault rules: " + rules.error()});
+  if (*rules) {
+    impl->faults = std::make_unique<FaultPlane>(*impl, **rules);
+    impl->port = impl->faults->wrap(std::move(impl->port));
+  }
   impl->engine = std::make_unique<engine::Engine>(make_engine_config(info, sockets->slot, buffer));
   for (unsigned i = 0; i < impl->info.gids.size(); ++i)
     impl->engine->set_gid(i, impl->info.gids[i]);
@@ -230,6 +237,7 @@ void Registry::after_fork_in_child() {
     impl.abandon();
     impl.client.reset();  // which only closes descriptors; the slot is the parent's
   }
+  if (const auto rules = FaultRules::get(); rules && *rules) (*rules)->forked();
   r.devices_.clear();
   r.client_.reset();
   // A recursive mutex knows its owner by thread id, which the fork has changed.

@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "nic/fault_plane.hpp"
+
 namespace adverb::nic {
 namespace {
 
@@ -58,7 +60,15 @@ std::string stats_line(const Device::Impl& impl) {
   add(line, "background_bursts", impl.counts.background_bursts.value());
   add(line, "caller_bursts", impl.counts.caller_bursts.value());
   add(line, "kicks", impl.counts.kicks.load(std::memory_order_relaxed));
-  line += "}}\n";
+  line += '}';
+  if (impl.faults) {
+    line += R"(,"faults":)" + impl.faults->json();
+    line += R"(,"fault_port":{)";
+    add(line, "port_down_drops", impl.faults->counters().port_down_drops);
+    add(line, "hold_overflows", impl.faults->counters().hold_overflows);
+    line += '}';
+  }
+  line += "}\n";
   return line;
 }
 

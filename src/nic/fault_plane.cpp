@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nic/fault_plane.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "nic/log.hpp"
+
+namespace adverb::nic {
+
+using engine::AsyncEvent;
+using engine::QueuePair;
+
+std::unique_ptr<port::Port> FaultPlane::wrap(std::unique_ptr<port::Port> inner) {
+  auto wrapped = std::make_unique<port::FaultyPort>(
+      std::move(inner), faults::Matcher(rules_.rules(), clock_now(), rules_.total()), *this);
+  port_ = wrapped.get();
+  return wrapped;
+}
+
+std::optional<faults::QpFacts> FaultPlane::facts(Qpn qpn) {
+  const QueuePair* q = device_.engine->find(qpn);
+  if (!q) return std::nullopt;
+  return faults::QpFacts{
+      .peer_qp = q->attr.dest_qpn, .first_sent = q->attr.sq_psn, .first_received = q->attr.rq_psn};
+}
+
+bool FaultPlane::raise_at_device(AsyncEvent event) {
+  switch (event) {
+    case AsyncEvent::device_fatal:
+      device_.engine->fail_all();
+      [[fallthrough]];
+    case AsyncEvent::port_active:
+    case AsyncEvent::port_err:
+    case AsyncEvent::lid_change:
+    case AsyncEvent::pkey_change:
+    case AsyncEvent::sm_change:
+    case AsyncEvent::client_reregister:
+    case AsyncEvent::gid_change:
+      events_.push_back(event);
+      return true;
+    default:
+      return false;
+  }
+}
+
+void FaultPlane::raise(unsigned number, Qpn qpn, bool receiving) {
+  const auto event = static_cast<AsyncEvent>(number);
+  if (raise_at_device(event)) return;
+  if (QueuePair* q = device_.engine->find(qpn))
+    device_.engine->inject(event, *q, receiving ? *q->recv_cq : *q->send_cq);
+}
+
+void FaultPlane::raise_timed(const faults::TimedAction& action) {
+  const auto event = static_cast<AsyncEvent>(action.event);
+  if (raise_at_device(event)) return;
+  device_.engine->for_each_qp([&](QueuePair& q) {
+    if (action.qp && q.qpn != *action.qp) return;
+    if (action.transport && !engine::carries(q.type, *action.transport)) return;
+    device_.engine->inject(event, q, *q.send_cq);
+    if (event == AsyncEvent::cq_err && q.recv_cq != q.send_cq)
+      device_.engine->inject(event, q, *q.recv_cq);
+  });
+}
+
+void FaultPlane::set_port_state(bool up) {
+  device_.fault_down.store(!up, std::memory_order_relaxed);
+  log(LogLevel::info, "a fault rule takes the port of {} {}", device_.info.name,
+      up ? "up" : "down");
+  if (device_.link_up.load(std::memory_order_relaxed))
+    events_.push_back(up ? AsyncEvent::port_active : AsyncEvent::port_err);
+}
+
+// Rules of verbs are the process's: each hit is told once, by whichever device tells first.
+std::string FaultPlane::json() {
+  const auto calls = rules_.take_call_counts();
+  const auto counts = port_->matcher().counts();
+  std::string text = "[";
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    const faults::Rule& r = rules_.rules()[i];
+    const faults::RuleCount& c = r.of_calls() ? calls[i] : counts[i];
+    std::string quoted;
+    for (const char x : r.text) {
+      if (x == '"' || x == '\\') quoted += '\\';
+      quoted += x == '\t' ? ' ' : x;
+    }
+    text += fmt::format("{}{{\"rule\":\"{}\",\"line\":{},\"matched\":{},\"hits\":{}}}",
+                        i ? "," : "", quoted, r.line, c.matched, c.hits);
+  }
+  return text + "]";
+}
+
+}  // namespace adverb::nic
