@@ -7,6 +7,7 @@
 #include <cstring>
 #include <memory>
 
+#include "verbs/fault.hpp"
 #include "verbs/guard.hpp"
 #include "verbs/objects.hpp"
 
@@ -46,6 +47,7 @@ void fill_ah_attr(const engine::AddressVector& av, ibv_ah_attr& a) {
 namespace {
 
 ibv_ah* create_ah(ibv_pd* p, const ibv_ah_attr& attr) {
+  if (const int error = fault(Call::create_ah)) return errno = error, nullptr;
   Pd* pd = of(p);
   if (!pd->context->alive()) return errno = EIO, nullptr;
   auto ah = std::make_unique<Ah>();
@@ -60,6 +62,7 @@ ibv_ah* create_ah(ibv_pd* p, const ibv_ah_attr& attr) {
 }
 
 int destroy_ah(ibv_ah* a) {
+  if (const int error = fault(Call::destroy_ah)) return error;
   if (!live().remove(a, Kind::ah)) return EINVAL;
   Ah* ah = of(a);
   Context* context = ah->pd->context;

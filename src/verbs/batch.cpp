@@ -2,6 +2,7 @@
 // The extended post interface (ibv_wr_post(3)): wr_start, one call per request, setters that work
 // on the last one, and wr_complete, which posts all of them or, after any mistake, none.
 #include "verbs/batch.hpp"
+#include "verbs/fault.hpp"
 
 #include <arpa/inet.h>
 
@@ -198,7 +199,8 @@ void start(ibv_qp_ex* q) { batch_of(q).start(); }
 int complete(ibv_qp_ex* q) {
   Qp& qp = *of(q);
   Batch& b = *qp.batch;
-  Refusal refusal = qp.context->alive() ? check(qp, b) : Refusal{EIO};
+  Refusal refusal{fault(Call::wr_complete)};
+  if (!refusal) refusal = qp.context->alive() ? check(qp, b) : Refusal{EIO};
   if (!refusal) refusal = post(qp, b);
   const bool posted = !refusal && b.count;
   b.mutex.unlock();

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <memory>
 
+#include "verbs/fault.hpp"
 #include "verbs/guard.hpp"
 #include "verbs/objects.hpp"
 
@@ -14,6 +15,7 @@ namespace adverb::verbs {
 namespace {
 
 ibv_comp_channel* create_channel(ibv_context* c) {
+  if (const int error = fault(Call::create_comp_channel)) return errno = error, nullptr;
   Context* context = of(c);
   if (!context->alive()) return errno = EIO, nullptr;
   auto channel = std::make_unique<Channel>();
@@ -26,6 +28,7 @@ ibv_comp_channel* create_channel(ibv_context* c) {
 }
 
 int destroy_channel(ibv_comp_channel* c) {
+  if (const int error = fault(Call::destroy_comp_channel)) return error;
   if (!live().contains(c, Kind::channel)) return EINVAL;
   Context* context = of(c)->context;
   pthread_mutex_lock(&context->context()->mutex);
@@ -48,6 +51,7 @@ void change_references(Channel* channel, int by) {
 
 std::unique_ptr<Cq> make_cq(ibv_context* c, std::int64_t cqe, void* cq_context,
                             ibv_comp_channel* channel, std::int64_t vector) {
+  if (const int error = fault(Call::create_cq)) return errno = error, nullptr;
   Context* context = of(c);
   if (!context->alive()) return errno = EIO, nullptr;
   if (cqe < 1 || cqe > max_cqe)
@@ -77,6 +81,7 @@ std::unique_ptr<Cq> make_cq(ibv_context* c, std::int64_t cqe, void* cq_context,
 
 // In two parts: the wait for the application's acknowledgements between them must be cancellable.
 int detach_cq(ibv_cq* c, std::uint32_t& comp, std::uint32_t& async) {
+  if (const int error = fault(Call::destroy_cq)) return error;
   if (!live().contains(c, Kind::cq)) return EINVAL;
   Cq* cq = of(c);
   if (!cq->context->alive()) return EIO;
@@ -126,6 +131,7 @@ int fetch(Cq& cq) {
 }
 
 int start_poll(ibv_cq_ex* c, ibv_poll_cq_attr* attr) {
+  if (const int error = fault(Call::start_poll)) return error;
   Cq& cq = *of(c);
   if (attr && attr->comp_mask) return EINVAL;
   if (!cq.single_threaded) cq.poll_lock.lock();
@@ -201,6 +207,7 @@ ibv_cq_ex* create_cq_ex(ibv_context* c, ibv_cq_init_attr_ex* a) {
 }
 
 int poll_cq(ibv_cq* c, int wanted, ibv_wc* wc) {
+  if (const int error = fault(Call::poll_cq)) return -error;
   Cq& cq = *of(c);
   if (!cq.context->alive()) return -EIO;
   constexpr int batch = 32;
@@ -216,6 +223,7 @@ int poll_cq(ibv_cq* c, int wanted, ibv_wc* wc) {
 }
 
 int req_notify_cq(ibv_cq* c, int solicited_only) {
+  if (const int error = fault(Call::req_notify_cq)) return error;
   Cq& cq = *of(c);
   if (!cq.context->alive()) return EIO;
   cq.context->device->arm(*cq.queue, solicited_only != 0);

@@ -12,6 +12,7 @@
 #include <new>
 #include <vector>
 
+#include "verbs/fault.hpp"
 #include "verbs/guard.hpp"
 #include "verbs/objects.hpp"
 
@@ -58,6 +59,8 @@ DeviceObject* object_for(DeviceList& list, const nic::DeviceInfo& info) {
 }
 
 ibv_device** get_device_list(int* number) {
+  if (const int error = load_fault_rules()) return errno = error, nullptr;
+  if (const int error = fault(Call::get_device_list)) return errno = error, nullptr;
   DeviceList& list = device_list();
   const std::vector<nic::DeviceInfo> found = nic::enumerate();
   std::lock_guard lock(list.mutex);
@@ -84,6 +87,7 @@ int open_command_fd() {
 }
 
 ibv_context* open_device(ibv_device* device) {
+  if (const int error = fault(Call::open_device)) return errno = error, nullptr;
   watch_forks();
   DeviceObject* object = of(device);
   auto opened = nic::Device::open(object->info);
@@ -110,6 +114,7 @@ ibv_context* open_device(ibv_device* device) {
 }
 
 int close_device(ibv_context* c) {
+  if (const int error = fault(Call::close_device)) return error;
   if (!live().remove(c, Kind::context)) return EINVAL;
   Context* context = of(c);
   context->device->detach(context);

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "port/uncancelled.hpp"
+#include "verbs/fault.hpp"
 #include "verbs/guard.hpp"
 #include "verbs/objects.hpp"
 
@@ -149,6 +150,7 @@ void acknowledge(pthread_mutex_t& mutex, pthread_cond_t& cond, std::uint32_t& co
 }  // namespace
 
 ADVERB_API int ibv_get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** cq_context) {
+  if (const int error = fault(Call::get_cq_event)) return errno = error, -1;
   std::uint64_t handle;
   const ssize_t n = read(channel->fd, &handle, sizeof handle);
   if (n != sizeof handle) {
@@ -166,6 +168,7 @@ ADVERB_API void ibv_ack_cq_events(ibv_cq* cq, unsigned n) {
 }
 
 ADVERB_API int ibv_get_async_event(ibv_context* context, ibv_async_event* event) {
+  if (const int error = fault(Call::get_async_event)) return errno = error, -1;
   struct {
     std::uint64_t element;
     std::uint32_t type, reserved;

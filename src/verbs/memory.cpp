@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <memory>
 
+#include "verbs/fault.hpp"
 #include "verbs/guard.hpp"
 #include "verbs/objects.hpp"
 
@@ -117,6 +118,7 @@ int check_mapped(const void* address, std::size_t length, bool write) {
 }
 
 ibv_mr* reg_mr(ibv_pd* p, void* address, std::size_t length, std::uint64_t iova, unsigned access) {
+  if (const int error = fault(Call::reg_mr)) return errno = error, nullptr;
   Pd* pd = of(p);
   if (!pd->context->alive()) return errno = EIO, nullptr;
   if (const int error = check_access(access)) return errno = error, nullptr;
@@ -154,6 +156,7 @@ ibv_mr* reg_mr(ibv_pd* p, void* address, std::size_t length, std::uint64_t iova,
 }
 
 int dereg_mr(ibv_mr* m) {
+  if (const int error = fault(Call::dereg_mr)) return error;
   if (!live().contains(m, Kind::mr)) return EINVAL;
   Mr* mr = of(m);
   if (!mr->pd->context->alive()) return EIO;
@@ -168,6 +171,7 @@ int dereg_mr(ibv_mr* m) {
 
 // Changes in place: the keys stay what they are.
 int rereg_mr(ibv_mr* m, int flags, ibv_pd* new_pd, void* address, std::size_t length, int access) {
+  if (const int error = fault(Call::rereg_mr)) return errno = error, IBV_REREG_MR_ERR_CMD;
   Mr* mr = of(m);
   if (flags & ~IBV_REREG_MR_FLAGS_SUPPORTED || !flags)
     return errno = EINVAL, IBV_REREG_MR_ERR_INPUT;
@@ -208,6 +212,7 @@ int rereg_mr(ibv_mr* m, int flags, ibv_pd* new_pd, void* address, std::size_t le
 
 ibv_pd* alloc_pd(ibv_context* c) {
   static std::atomic<engine::PdId> next{1};
+  if (const int error = fault(Call::alloc_pd)) return errno = error, nullptr;
   Context* context = of(c);
   if (!context->alive()) return errno = EIO, nullptr;
   auto pd = std::make_unique<Pd>();
@@ -220,6 +225,7 @@ ibv_pd* alloc_pd(ibv_context* c) {
 }
 
 int dealloc_pd(ibv_pd* p) {
+  if (const int error = fault(Call::dealloc_pd)) return error;
   if (!live().contains(p, Kind::pd)) return EINVAL;
   Pd* pd = of(p);
   if (pd->references) return EBUSY;

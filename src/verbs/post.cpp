@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "verbs/batch.hpp"
+#include "verbs/fault.hpp"
 #include "verbs/guard.hpp"
 #include "verbs/objects.hpp"
 
@@ -151,6 +152,7 @@ void log_refusal(const Qp& qp, const Refusal& r) {
 }
 
 int post_send(ibv_qp* q, ibv_send_wr* wr, ibv_send_wr** bad) {
+  if (const int error = fault(Call::post_send)) return *bad = wr, error;
   Qp& qp = *of(q);
   if (!qp.context->alive()) return *bad = wr, EIO;
   engine::QueuePair& pair = *qp.pair;
@@ -186,6 +188,7 @@ int append_receives(engine::ReceiveQueue& rq, ibv_recv_wr*& wr) {
 }  // namespace
 
 int post_recv(ibv_qp* q, ibv_recv_wr* wr, ibv_recv_wr** bad) {
+  if (const int error = fault(Call::post_recv)) return *bad = wr, error;
   Qp& qp = *of(q);
   if (!qp.context->alive()) return *bad = wr, EIO;
   engine::QueuePair& pair = *qp.pair;
@@ -207,6 +210,7 @@ int post_recv(ibv_qp* q, ibv_recv_wr* wr, ibv_recv_wr** bad) {
 }
 
 int post_srq_recv(ibv_srq* s, ibv_recv_wr* wr, ibv_recv_wr** bad) {
+  if (const int error = fault(Call::post_srq_recv)) return *bad = wr, error;
   Srq& srq = *of(s);
   if (!srq.context->alive()) return *bad = wr, EIO;
   std::lock_guard lock(srq.queue->queue.lock);

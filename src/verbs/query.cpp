@@ -10,6 +10,7 @@
 #include <ctime>
 #include <string_view>
 
+#include "verbs/fault.hpp"
 #include "verbs/guard.hpp"
 #include "verbs/objects.hpp"
 
@@ -53,6 +54,7 @@ void fill_limits(ibv_device_attr& a) {
 }
 
 int query_device(ibv_context* c, ibv_device_attr* a) {
+  if (const int error = fault(Call::query_device)) return error;
   const Context& context = *of(c);
   if (!context.alive()) return EIO;
   *a = {};
@@ -108,6 +110,7 @@ int query_device_ex(ibv_context* c, const ibv_query_device_ex_input* input, ibv_
 }
 
 int query_port(ibv_context* c, std::uint8_t port, ibv_port_attr* out, std::size_t length) {
+  if (const int error = fault(Call::query_port)) return error;
   if (const int error = check_port(c, port)) return error;
   const nic::DeviceInfo& info = of(c)->info();
   const LinkSpeed link = link_speed(info);
@@ -189,7 +192,8 @@ ADVERB_API int ibv_query_port_speed(ibv_context* c, std::uint32_t port, std::uin
 
 ADVERB_API int ibv_query_gid(ibv_context* c, std::uint8_t port, int index, ibv_gid* gid) {
   ibv_gid_entry entry{};
-  const int error = query_gid_entry(c, port, static_cast<unsigned>(index), entry);
+  int error = fault(Call::query_gid);
+  if (!error) error = query_gid_entry(c, port, static_cast<unsigned>(index), entry);
   if (error && error != ENODATA) {
     errno = error;
     return -1;
@@ -202,6 +206,7 @@ ADVERB_API int _ibv_query_gid_ex(ibv_context* c, std::uint32_t port, std::uint32
                                  ibv_gid_entry* out, std::uint32_t flags, std::size_t size) {
   if (flags) return EOPNOTSUPP;
   ibv_gid_entry entry{};
+  if (const int error = fault(Call::query_gid)) return error;
   if (const int error = query_gid_entry(c, port, index, entry)) return error;
   copy_entry(out, entry, size);
   return 0;
@@ -222,7 +227,9 @@ ADVERB_API ssize_t _ibv_query_gid_table(ibv_context* c, ibv_gid_entry* out, std:
 }
 
 ADVERB_API int ibv_query_pkey(ibv_context* c, std::uint8_t port, int index, __be16* pkey) {
-  if (const int error = check_port(c, port) ? EINVAL : index == 0 ? 0 : EINVAL) {
+  int error = fault(Call::query_pkey);
+  if (!error && (check_port(c, port) || index != 0)) error = EINVAL;
+  if (error) {
     errno = error;
     return -1;
   }

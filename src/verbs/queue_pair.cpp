@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "verbs/batch.hpp"
+#include "verbs/fault.hpp"
 #include "verbs/guard.hpp"
 #include "verbs/objects.hpp"
 
@@ -102,6 +103,7 @@ void fill_public(Qp& qp, ibv_context* c, const ibv_qp_init_attr_ex& a) {
 }
 
 ibv_qp* create_qp(ibv_context* c, ibv_qp_init_attr_ex& a, std::uint64_t ops) {
+  if (const int error = fault(Call::create_qp)) return errno = error, nullptr;
   Context* context = of(c);
   if (!context->alive()) return errno = EIO, nullptr;
   if (const int error = check_type(a.qp_type)) return errno = error, nullptr;
@@ -231,6 +233,7 @@ int check_device_attributes(const Qp& qp, const ibv_qp_attr& a, unsigned mask) {
 }
 
 int modify_qp(Qp& qp, const ibv_qp_attr& a, unsigned mask) {
+  if (const int error = fault(Call::modify_qp)) return error;
   if (!qp.context->alive()) return EIO;
   if (const int error = check_device_attributes(qp, a, mask)) return error;
   engine::QpAttributes attr = convert(a, mask);
@@ -276,6 +279,7 @@ void fill_attr(const Qp& qp, const engine::QpAttributes& a, ibv_qp_attr& out) {
 }
 
 int query_qp(Qp& qp, ibv_qp_attr& out, ibv_qp_init_attr& init) {
+  if (const int error = fault(Call::query_qp)) return error;
   if (!qp.context->alive()) return EIO;
   out = {};
   engine::QpAttributes attr;
@@ -303,6 +307,7 @@ int query_qp(Qp& qp, ibv_qp_attr& out, ibv_qp_init_attr& init) {
 }
 
 int detach_qp(ibv_qp* q, std::uint32_t& async) {
+  if (const int error = fault(Call::destroy_qp)) return error;
   if (!live().contains(q, Kind::qp)) return EINVAL;
   Qp* qp = of(q);
   if (!qp->context->alive()) return EIO;

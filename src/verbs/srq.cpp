@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <memory>
 
+#include "verbs/fault.hpp"
 #include "verbs/guard.hpp"
 #include "verbs/objects.hpp"
 
@@ -11,6 +12,7 @@ namespace {
 
 ibv_srq* create_srq(ibv_pd* p, void* srq_context, ibv_srq_attr& attr) {
   static std::atomic<std::uint32_t> next_number{1};
+  if (const int error = fault(Call::create_srq)) return errno = error, nullptr;
   Pd* pd = of(p);
   if (!pd->context->alive()) return errno = EIO, nullptr;
   if (attr.max_wr < 1 || attr.max_wr > max_srq_wr)
@@ -38,6 +40,7 @@ ibv_srq* create_srq(ibv_pd* p, void* srq_context, ibv_srq_attr& attr) {
 }
 
 int modify_srq(ibv_srq* s, const ibv_srq_attr& attr, int mask) {
+  if (const int error = fault(Call::modify_srq)) return error;
   Srq& srq = *of(s);
   if (!srq.context->alive()) return EIO;
   if (mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT)) return EINVAL;
@@ -53,6 +56,7 @@ int modify_srq(ibv_srq* s, const ibv_srq_attr& attr, int mask) {
 }
 
 int detach_srq(ibv_srq* s, std::uint32_t& async) {
+  if (const int error = fault(Call::destroy_srq)) return error;
   if (!live().contains(s, Kind::srq)) return EINVAL;
   Srq* srq = of(s);
   if (!srq->context->alive()) return EIO;
@@ -101,6 +105,7 @@ ADVERB_API int ibv_modify_srq(ibv_srq* srq, ibv_srq_attr* attr, int mask) {
 }
 
 ADVERB_API int ibv_query_srq(ibv_srq* s, ibv_srq_attr* attr) {
+  if (const int error = fault(Call::query_srq)) return error;
   Srq& srq = *of(s);
   if (!srq.context->alive()) return EIO;
   *attr = {.max_wr = srq.queue->queue.depth(),
