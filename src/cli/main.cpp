@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "cli/devices.hpp"
 #include "cli/doctor.hpp"
+#include "cli/faults.hpp"
 #include "cli/run.hpp"
 #include "cli/sim.hpp"
 
@@ -19,7 +21,9 @@ namespace {
 
 // Every option of `run` has a variable, so that a job starter can set it too.
 struct RunOption {
-  const char *option, *variable, *type, *help;
+  const char *option, *variable;
+  const char* type;  // of its value; null: a flag
+  const char* help;
 };
 constexpr RunOption run_options[] = {
     {"--device", "ADVERB_DEVICE", "NAME,...",
@@ -31,6 +35,13 @@ constexpr RunOption run_options[] = {
     {"--gso", "ADVERB_GSO", "on|off", "hand the kernel many packets in one call (default on)"},
     {"--log", "ADVERB_LOG", "LEVEL",
      "error, warn, info or debug (default warn), to standard error"},
+    {"--faults", "ADVERB_FAULTS", "FILE",
+     "make the network and the device fail by these rules, one a line (adverb faults --help)"},
+    {"--fault", "ADVERB_FAULT", "RULE", "one rule more, such as 'drop tx ACK nth 3'; repeatable"},
+    {"--faults-report", "ADVERB_FAULTS_REPORT", nullptr,
+     "when the program ends, say how often each rule acted, over all its processes"},
+    {"--faults-must-fire", "ADVERB_FAULTS_MUST_FIRE", nullptr,
+     "fail (status 123) when the program succeeds although a rule never acted"},
     {"--stats", "ADVERB_STATS", "stderr|FILE", "write counters as JSON when the program ends"},
 };
 
@@ -47,13 +58,38 @@ constexpr const char* examples = R"(Examples:
 Adverb needs no kernel module, no root and no RDMA hardware.  On the wire it speaks RoCE v2 (UDP
 port 4791), so the peer may be a hardware NIC, the kernel's soft-RoCE or another Adverb.)";
 
+bool is_flag(const std::string& word) {
+  return std::ranges::any_of(run_options,
+                             [&](const RunOption& o) { return !o.type && word == o.option; });
+}
+
+// The program may go elsewhere before it reads the rules.
+std::string absolute(const std::string& path) { return std::filesystem::absolute(path).string(); }
+
+constexpr const char* rule_help = R"(Rules, one a line; # begins a comment:
+  drop | duplicate [N] | delay TIME | reorder [N] | corrupt [bit N | byte N] [sealed]
+  answer remote_access | remote_operational | invalid_request | psn_sequence | rnr [TIMER]
+  fail VERB ERRNO
+  event EVENT
+  port down [TIME] | port up
+and behind them, which packets (calls, times):
+  tx | rx    SEND, WRITE_ONLY|ACK, any ...    qp N | qp RC    peer ADDRESS    peer_qp N
+  psn N | N-M | +N (from the first)    after N    nth N | every N | first N    times N
+  prob 1% [seed N]    from TIME    until TIME    at TIME
+Examples:
+  drop tx ATOMIC_ACK every 3
+  delay 200ms rx READ_RESPONSE first 5
+  fail reg_mr ENOMEM nth 2
+  port down 500ms at 1s
+docs/faults.md has all of it.)";
+
 // Splits off PROG ARG... : what follows `--`, or the first word that is no option of `run`.
 std::vector<std::string> split_program(std::vector<std::string>& words) {
   if (words.empty() || words[0] != "run") return {};
   std::size_t i = 1;
   while (i < words.size() && words[i].starts_with('-') && words[i] != "--") {
-    const bool alone =
-        words[i].find('=') != std::string::npos || words[i] == "--help" || words[i] == "-h";
+    const bool alone = words[i].find('=') != std::string::npos || words[i] == "--help" ||
+                       words[i] == "-h" || is_flag(words[i]);
     i = std::min(words.size(), i + (alone ? 1 : 2));
   }
   const std::size_t program = i < words.size() && words[i] == "--" ? i + 1 : i;
@@ -125,9 +161,16 @@ int start(std::vector<std::string> words) {
   CLI::App* run = app.add_subcommand("run", "run a program (and all that it starts) over Adverb");
   run->footer("Usage: adverb run [OPTIONS] [--] PROG [ARG...]");
   for (const RunOption& o : run_options) {
-    CLI::Option* option =
-        run->add_option(o.option, values[o.variable], std::string(o.help) + "; " + o.variable);
+    const std::string help = std::string(o.help) + "; " + o.variable;
+    if (!o.type) {
+      run->add_flag_callback(o.option, [&values, &o] { values[o.variable] = "1"; }, help);
+      continue;
+    }
+    CLI::Option* option = run->add_option(o.option, values[o.variable], help);
     option->type_name(o.type);
+    if (o.option == std::string("--fault"))
+      option->multi_option_policy(CLI::MultiOptionPolicy::Join)->delimiter('\n');
+    if (o.option == std::string("--faults")) option->transform(absolute);
     if (o.option == std::string("--gso")) option->check(CLI::IsMember({"on", "off"}));
     if (o.option == std::string("--log"))
       option->check(CLI::IsMember({"error", "warn", "info", "debug"}));
@@ -143,6 +186,13 @@ int start(std::vector<std::string> words) {
   adverb::cli::SimOptions sim_options;
   CLI::App* sim = app.add_subcommand("sim", "run the engine in a deterministic world");
   add_sim_options(*sim, sim_options);
+  std::string rules;
+  CLI::App* faults =
+      app.add_subcommand("faults", "look at fault rules for adverb run --faults, before it is run");
+  faults->add_option("--check", rules, "say what each rule of FILE does, or what is wrong with it")
+      ->type_name("FILE|-")
+      ->required();
+  faults->footer(rule_help);
 
   if (words.empty()) words = {"--help"};
   std::reverse(words.begin(), words.end());  // as CLI11 wants them
@@ -152,6 +202,7 @@ int start(std::vector<std::string> words) {
     return app.exit(error) == 0 ? 0 : run->parsed() ? adverb::cli::exit_failure : 2;
   }
   if (devices->parsed()) return adverb::cli::devices(json);
+  if (faults->parsed()) return adverb::cli::check_faults(rules);
   if (doctor->parsed()) return adverb::cli::doctor(json);
   if (sim->parsed()) return run_sim(*sim, sim_options);
   if (command.empty()) {

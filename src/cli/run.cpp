@@ -8,7 +8,9 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "cli/faults.hpp"
 #include "cli/program.hpp"
+#include "cli/supervise.hpp"
 
 namespace adverb::cli {
 
@@ -43,9 +45,35 @@ static int set_environment(const std::vector<Variable>& variables) {
   const bool blank = folder.find_first_of(" \t") != std::string::npos;
   bool good = join("LD_LIBRARY_PATH", folder, true) &&
               join("LD_PRELOAD", blank ? "libibverbs.so.1" : library, false);
+  // Rules of our own are counted on their own.
+  for (const Variable& variable : variables)
+    if (variable.name == "ADVERB_FAULTS" || variable.name == "ADVERB_FAULT")
+      good = good && unsetenv("ADVERB_FAULT_TOTALS") == 0;
   for (const Variable& variable : variables)
     good = good && setenv(variable.name.c_str(), variable.value.c_str(), 1) == 0;
   return good ? 0 : exit_failure;
+}
+
+static bool is_set(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value && *value && std::string_view(value) != "0";
+}
+
+static int not_started(const std::vector<std::string>& command, int error) {
+  fmt::print(stderr, "adverb: {}: {}\n", command.front(), strerror(error));
+  return error == ENOENT || error == ENOTDIR ? exit_not_found : exit_not_executable;
+}
+
+static int run_counted(FaultCount& faults, bool must_fire, bool report,
+                       std::vector<std::string>& command) {
+  if (!faults.share()) return exit_failure;
+  const auto status = supervise(command);
+  if (!status) return not_started(command, errno);
+  if (report) faults.report();
+  const bool missed = must_fire && !faults.all_fired();
+  faults.remove();
+  if (missed && *status == 0) return exit_not_fired;
+  end_as(*status);
 }
 
 int run(const std::vector<Variable>& variables, std::vector<std::string> command) {
@@ -56,13 +84,18 @@ int run(const std::vector<Variable>& variables, std::vector<std::string> command
                  "adverb: warning: {}: {}, so Adverb's libibverbs cannot be loaded into it\n",
                  *program, obstacle);
   }
+  FaultCount faults;
+  if (!faults.prepare()) return exit_failure;
+  const bool must_fire = is_set("ADVERB_FAULTS_MUST_FIRE"), report = is_set("ADVERB_FAULTS_REPORT");
+  // Inside a run that counts already, and with its rules, that one's parent sees to it.
+  const bool counted = is_set("ADVERB_FAULT_TOTALS");
+  if (faults.has_rules() && (must_fire || report) && !counted)
+    return run_counted(faults, must_fire, report, command);
   std::vector<char*> argv;
   for (std::string& word : command) argv.push_back(word.data());
   argv.push_back(nullptr);
   execvp(argv[0], argv.data());
-  const int error = errno;
-  fmt::print(stderr, "adverb: {}: {}\n", command.front(), strerror(error));
-  return error == ENOENT || error == ENOTDIR ? exit_not_found : exit_not_executable;
+  return not_started(command, errno);
 }
 
 }  // namespace adverb::cli
