@@ -398,6 +398,9 @@ bool RuleParser::read_opcodes(Rule& r) {
     const std::size_t bar = rest.find('|');
     const string_view name = rest.substr(0, bar);
     const auto found = find_opcodes(name);
+    constexpr string_view of_actions[] = {"bit", "byte", "sealed", "down", "up"};
+    if (std::ranges::any_of(of_actions, [&](auto w) { return same_word(w, name); }))
+      return wrong(word, quoted(name) + " stands directly behind the action that it belongs to");
     if (!found) {
       std::vector<string_view> known(condition_words.begin(), condition_words.end());
       for (const OpcodeGroup& g : opcode_groups()) known.push_back(g.name);

@@ -65,6 +65,7 @@ constexpr Row mistakes[] = {
      "one "
      "of tx, rx, qp, peer, peer_qp, psn, nth, every, first, after, times, prob, seed, from, "
      "until, at"},
+    {"corrupt tx byte 3", "f:1:12: \"byte\" stands directly behind the action that it belongs to"},
     {"drop SEND WRITE", "f:1:11: a second opcode: write alternatives as one word, SEND|WRITE"},
     {"drop tx rx", "f:1:9: tx and rx exclude one another; without either a rule means both"},
     {"drop nth 3 nth 4", "f:1:12: \"nth\" stands twice"},

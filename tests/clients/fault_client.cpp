@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a program sees of faults: two queue pairs of one process that talk to each other over the
+// device, and every result told in words.
+//
+//   fault_client atomics N     FETCH_ADD +1, N times, four at once: the counter, and what came back
+//   fault_client write|send N  N messages of 3000 bytes, one after the other: data and statuses
+//   fault_client time          one WRITE with timeout 10 and retry_cnt 3: its status and how long
+//   fault_client calls         every verb once; those that fail are told and called again
+//   fault_client events MS     asynchronous events of that time
+//   fault_client fork          what `send 1` does, in two forked children at once
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "tests/clients/kit.hpp"
+
+namespace adverb::clients {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t message_bytes = 3000, buffer_bytes = 8192;
+
+struct Side {
+  ibv_qp* qp = nullptr;
+  ibv_mr* mr = nullptr;
+  alignas(8) std::uint8_t buffer[buffer_bytes]{};
+};
+
+// Both ends on one completion queue.
+struct Pair {
+  Nic nic;
+  ibv_cq* cq = nullptr;
+  Side a, b;
+
+  explicit Pair(const ConnectOptions& options = {}) {
+    nic.open("", 0);
+    cq = need(ibv_create_cq(nic.context, 64, nullptr, nullptr, 0), "ibv_create_cq");
+    for (Side* s : {&a, &b}) {
+      constexpr int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                             IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+      s->mr = need(ibv_reg_mr(nic.pd, s->buffer, sizeof s->buffer, access), "ibv_reg_mr");
+      ibv_qp_init_attr init{};
+      init.send_cq = init.recv_cq = cq;
+      init.cap = {16, 16, 1, 1, 0};
+      init.qp_type = IBV_QPT_RC;
+      s->qp = need(ibv_create_qp(nic.pd, &init), "ibv_create_qp");
+      to_init(s->qp);
+    }
+    to_rtr(a.qp, nic, nic.gid, b.qp->qp_num, 200, options);
+    to_rtr(b.qp, nic, nic.gid, a.qp->qp_num, 100, options);
+    to_rts(a.qp, 100, options);
+    to_rts(b.qp, 200, options);
+  }
+
+  ibv_wc next() {
+    ibv_wc wc{};
+    const auto end = Clock::now() + std::chrono::seconds(20);
+    for (;;) {
+      const int n = ibv_poll_cq(cq, 1, &wc);
+      if (n < 0) die(exit_failed, "ibv_poll_cq: %d", n);
+      if (n) return wc;
+      if (Clock::now() > end) die(exit_stuck, "no completion for 20 s");
+    }
+  }
+  void post_send(ibv_send_wr& wr) {
+    ibv_send_wr* bad = nullptr;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    need_zero(ibv_post_send(a.qp, &wr, &bad), "ibv_post_send");
+  }
+};
+
+ibv_sge sge_of(const Side& s, std::size_t offset, std::size_t length) {
+  return {reinterpret_cast<std::uintptr_t>(s.buffer + offset), static_cast<std::uint32_t>(length),
+          s.mr->lkey};
+}
+
+void name_status(const char* what, ibv_wc_status status) {
+  std::printf("%s: %s\n", what, ibv_wc_status_str(status));
+}
+
+int atomics(unsigned n) {
+  Pair p;
+  constexpr unsigned depth = 4;
+  unsigned posted = 0, done = 0;
+  while (done < n) {
+    for (; posted < n && posted - done < depth; ++posted) {
+      ibv_sge sge = sge_of(p.a, posted % depth * 8, 8);
+      ibv_send_wr wr{};
+      wr.wr_id = posted;
+      wr.sg_list = &sge, wr.num_sge = 1;
+      wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+      wr.wr.atomic.remote_addr = reinterpret_cast<std::uintptr_t>(p.b.buffer);
+      wr.wr.atomic.rkey = p.b.mr->rkey;
+      wr.wr.atomic.compare_add = 1;
+      p.post_send(wr);
+    }
+    const ibv_wc wc = p.next();
+    if (wc.status != IBV_WC_SUCCESS)
+      die(exit_wrong_data, "atomic %u: %s", done, ibv_wc_status_str(wc.status));
+    std::uint64_t returned;
+    std::memcpy(&returned, p.a.buffer + done % depth * 8, 8);
+    if (wc.wr_id != done || returned != done)
+      die(exit_wrong_data, "atomic %u returned %llu", done,
+          static_cast<unsigned long long>(returned));
+    ++done;
+  }
+  std::uint64_t counter;
+  std::memcpy(&counter, p.b.buffer, 8);
+  std::printf("%u atomics, counter %llu, returned 0 to %u in order\n", n,
+              static_cast<unsigned long long>(counter), n - 1);
+  return counter == n ? exit_good : exit_wrong_data;
+}
+
+// One message; returns the sender's status, and the receiver's by `received`.
+ibv_wc_status transfer(Pair& p, bool send, std::uint64_t seed, ibv_wc_status& received) {
+  std::memset(p.b.buffer, 0, message_bytes);
+  fill(p.a.buffer, message_bytes, seed);
+  ibv_sge from = sge_of(p.a, 0, message_bytes), to = sge_of(p.b, 0, message_bytes);
+  if (send) {
+    ibv_recv_wr recv{}, *bad = nullptr;
+    recv.sg_list = &to, recv.num_sge = 1;
+    need_zero(ibv_post_recv(p.b.qp, &recv, &bad), "ibv_post_recv");
+  }
+  ibv_send_wr wr{};
+  wr.wr_id = 1;
+  wr.sg_list = &from, wr.num_sge = 1;
+  wr.opcode = send ? IBV_WR_SEND : IBV_WR_RDMA_WRITE;
+  wr.wr.rdma.remote_addr = to.addr;
+  wr.wr.rdma.rkey = p.b.mr->rkey;
+  p.post_send(wr);
+  // Where the sender fails, the receiver need not learn of it.
+  ibv_wc_status sent = IBV_WC_SUCCESS;
+  for (int left = send ? 2 : 1; left && sent == IBV_WC_SUCCESS; --left) {
+    const ibv_wc wc = p.next();
+    (wc.qp_num == p.a.qp->qp_num ? sent : received) = wc.status;
+  }
+  ibv_wc wc{};
+  if (sent != IBV_WC_SUCCESS && ibv_poll_cq(p.cq, 1, &wc) == 1) received = wc.status;
+  return sent;
+}
+
+int messages(bool send, unsigned n) {
+  Pair p;
+  for (unsigned i = 0; i < n; ++i) {
+    ibv_wc_status received = IBV_WC_SUCCESS;
+    const ibv_wc_status sent = transfer(p, send, i + 1, received);
+    if (sent != IBV_WC_SUCCESS) {
+      name_status("sender", sent);
+      if (send) name_status("receiver", received);
+      return exit_good;
+    }
+    const std::size_t wrong = first_difference(p.b.buffer, message_bytes, i + 1);
+    if (wrong != message_bytes) die(exit_wrong_data, "message %u differs at byte %zu", i, wrong);
+  }
+  std::printf("%u messages, every byte right\n", n);
+  return exit_good;
+}
+
+int one_in_time() {
+  ConnectOptions options;
+  options.timeout = 10, options.retry_cnt = 3;
+  Pair p(options);
+  const auto start = Clock::now();
+  ibv_wc_status received{};
+  const ibv_wc_status status = transfer(p, false, 1, received);
+  const std::chrono::duration<double, std::milli> took = Clock::now() - start;
+  ibv_qp_attr attr{};
+  ibv_qp_init_attr init{};
+  need_zero(ibv_query_qp(p.a.qp, &attr, IBV_QP_STATE, &init), "ibv_query_qp");
+  std::printf("%s after %.1f ms, QP in %s\n", ibv_wc_status_str(status), took.count(),
+              attr.qp_state == IBV_QPS_ERR ? "ERR" : "another state");
+  return exit_good;
+}
+
+// --- every verb once
+
+// Tells a failure, and that a second call succeeds.
+template <class F>
+auto pointer(const char* name, F&& call) {
+  errno = 0;
+  auto* first = call();
+  if (first) return first;
+  std::printf("%s: NULL, errno %d\n", name, errno);
+  return need(call(), name);
+}
+template <class F>
+void number(const char* name, F&& call) {
+  errno = 0;
+  const int result = call();
+  if (result == 0) return;
+  std::printf("%s: %d, errno %d\n", name, result, errno);
+  need_zero(call(), name);
+}
+
+void data_calls(Pair& p, ibv_srq* srq) {
+  ibv_sge from = sge_of(p.a, 0, 8), to = sge_of(p.b, 0, 8);
+  ibv_recv_wr recv{}, *bad_recv = nullptr;
+  recv.sg_list = &to, recv.num_sge = 1;
+  number("post_recv", [&] {
+    const int e = ibv_post_recv(p.b.qp, &recv, &bad_recv);
+    if (e && bad_recv != &recv) std::printf("post_recv: bad_wr is wrong\n");
+    return e;
+  });
+  number("post_srq_recv", [&] { return ibv_post_srq_recv(srq, &recv, &bad_recv); });
+  ibv_send_wr wr{}, *bad = nullptr;
+  wr.sg_list = &from, wr.num_sge = 1, wr.opcode = IBV_WR_SEND;
+  number("post_send", [&] {
+    const int e = ibv_post_send(p.a.qp, &wr, &bad);
+    if (e && bad != &wr) std::printf("post_send: bad_wr is wrong\n");
+    return e;
+  });
+  ibv_wc wc{};
+  for (int n = 0, told = 0; n <= 0;) {
+    n = ibv_poll_cq(p.cq, 1, &wc);
+    if (n < 0 && !told++) std::printf("poll_cq: %d\n", n);
+  }
+  number("req_notify_cq", [&] { return ibv_req_notify_cq(p.cq, 0); });
+}
+
+void extended_calls(Pair& p) {
+  ibv_cq_init_attr_ex init{};
+  init.cqe = 4;
+  ibv_cq_ex* cq = need(ibv_create_cq_ex(p.nic.context, &init), "ibv_create_cq_ex");
+  ibv_poll_cq_attr attr{};
+  const int poll = ibv_start_poll(cq, &attr);
+  if (poll != ENOENT) std::printf("start_poll: %d\n", poll);
+  ibv_qp_init_attr_ex qi{};
+  qi.send_cq = qi.recv_cq = p.cq;
+  qi.cap = {4, 4, 1, 1, 0};
+  qi.qp_type = IBV_QPT_RC;
+  qi.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+  qi.pd = p.nic.pd;
+  qi.send_ops_flags = IBV_QP_EX_WITH_SEND;
+  ibv_qp* qp = need(ibv_create_qp_ex(p.nic.context, &qi), "ibv_create_qp_ex");
+  ibv_qp_ex* ex = ibv_qp_to_qp_ex(qp);
+  ibv_wr_start(ex);
+  const int done = ibv_wr_complete(ex);  // in RESET nothing may be posted: EINVAL
+  if (done != EINVAL) std::printf("wr_complete: %d\n", done);
+  number("destroy_qp", [&] { return ibv_destroy_qp(qp); });
+  number("destroy_cq", [&] { return ibv_destroy_cq(ibv_cq_ex_to_cq(cq)); });
+}
+
+void device_queries(ibv_context* c) {
+  ibv_device_attr device;
+  number("query_device", [&] { return ibv_query_device(c, &device); });
+  ibv_port_attr port;
+  number("query_port", [&] { return ibv_query_port(c, 1, &port); });
+  ibv_gid gid;
+  number("query_gid", [&] { return ibv_query_gid(c, 1, 0, &gid); });
+  __be16 pkey;
+  number("query_pkey", [&] { return ibv_query_pkey(c, 1, 0, &pkey); });
+}
+
+void object_queries(Pair& p, ibv_srq* srq) {
+  ibv_srq_attr limits{};
+  number("query_srq", [&] { return ibv_query_srq(srq, &limits); });
+  limits.srq_limit = 0;
+  number("modify_srq", [&] { return ibv_modify_srq(srq, &limits, IBV_SRQ_LIMIT); });
+  ibv_qp_attr attr{};
+  ibv_qp_init_attr init{};
+  number("query_qp", [&] { return ibv_query_qp(p.a.qp, &attr, IBV_QP_STATE, &init); });
+}
+
+int calls() {
+  int n = 0;
+  ibv_device** list = pointer("get_device_list", [&] { return ibv_get_device_list(&n); });
+  ibv_context* c = pointer("open_device", [&] { return ibv_open_device(list[0]); });
+  device_queries(c);
+  ibv_pd* pd = pointer("alloc_pd", [&] { return ibv_alloc_pd(c); });
+  static std::uint8_t memory[64];
+  constexpr int access = IBV_ACCESS_LOCAL_WRITE;
+  ibv_mr* mr = pointer("reg_mr", [&] { return ibv_reg_mr(pd, memory, sizeof memory, access); });
+  number("rereg_mr",
+         [&] { return ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, nullptr, nullptr, 0, access); });
+  ibv_comp_channel* channel =
+      pointer("create_comp_channel", [&] { return ibv_create_comp_channel(c); });
+  ibv_cq* cq = pointer("create_cq", [&] { return ibv_create_cq(c, 4, nullptr, channel, 0); });
+  ibv_srq_init_attr srq_init{};
+  srq_init.attr.max_wr = 4, srq_init.attr.max_sge = 1;
+  ibv_srq* srq = pointer("create_srq", [&] { return ibv_create_srq(pd, &srq_init); });
+  ibv_qp_init_attr init{};
+  init.send_cq = init.recv_cq = cq;
+  init.cap = {4, 4, 1, 1, 0};
+  init.qp_type = IBV_QPT_RC;
+  ibv_qp* qp = pointer("create_qp", [&] { return ibv_create_qp(pd, &init); });
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_RESET;
+  number("modify_qp", [&] { return ibv_modify_qp(qp, &attr, IBV_QP_STATE); });
+  Pair p;
+  ibv_ah_attr to = p.nic.address(p.nic.gid);
+  ibv_ah* ah = pointer("create_ah", [&] { return ibv_create_ah(pd, &to); });
+  object_queries(p, srq);
+  data_calls(p, srq);
+  extended_calls(p);
+  number("destroy_ah", [&] { return ibv_destroy_ah(ah); });
+  number("destroy_qp", [&] { return ibv_destroy_qp(qp); });
+  number("destroy_srq", [&] { return ibv_destroy_srq(srq); });
+  number("destroy_cq", [&] { return ibv_destroy_cq(cq); });
+  number("destroy_comp_channel", [&] { return ibv_destroy_comp_channel(channel); });
+  number("dereg_mr", [&] { return ibv_dereg_mr(mr); });
+  number("dealloc_pd", [&] { return ibv_dealloc_pd(pd); });
+  number("close_device", [&] { return ibv_close_device(c); });
+  std::printf("all calls done\n");
+  return exit_good;
+}
+
+// --- events
+
+int events(int ms) {
+  Pair p;
+  const auto end = Clock::now() + std::chrono::milliseconds(ms);
+  for (;;) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now()).count();
+    pollfd fd{p.nic.context->async_fd, POLLIN, 0};
+    if (left <= 0 || poll(&fd, 1, static_cast<int>(left)) != 1) break;
+    ibv_async_event event{};
+    if (ibv_get_async_event(p.nic.context, &event)) {
+      std::printf("get_async_event: -1, errno %d\n", errno);
+      continue;
+    }
+    ibv_port_attr port{};
+    need_zero(ibv_query_port(p.nic.context, 1, &port), "ibv_query_port");
+    const auto whose = [&]() -> const char* {
+      if (event.element.qp == p.a.qp) return "QP a";
+      if (event.element.qp == p.b.qp) return "QP b";
+      if (event.element.cq == p.cq) return "the CQ";
+      return event.element.port_num == 1 ? "port 1" : "?";
+    };
+    std::printf("%s of %s, port %s\n", ibv_event_type_str(event.event_type), whose(),
+                ibv_port_state_str(port.state));
+    ibv_ack_async_event(&event);
+  }
+  return exit_good;
+}
+
+int in_children() {
+  pid_t children[2];
+  for (pid_t& child : children) {
+    child = fork();
+    if (child == 0) {
+      const int status = messages(true, 1);
+      std::fflush(stdout);
+      std::_Exit(status);
+    }
+  }
+  int worst = 0;
+  for (const pid_t child : children) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    worst = std::max(worst, WEXITSTATUS(status));
+  }
+  return worst;
+}
+
+int start(int argc, char** argv) {
+  const std::string what = argc > 1 ? argv[1] : "";
+  const int n = argc > 2 ? std::atoi(argv[2]) : 1;
+  if (what == "atomics") return atomics(static_cast<unsigned>(n));
+  if (what == "write" || what == "send") return messages(what == "send", static_cast<unsigned>(n));
+  if (what == "time") return one_in_time();
+  if (what == "calls") return calls();
+  if (what == "events") return events(n);
+  if (what == "fork") return in_children();
+  die(exit_usage, "fault_client atomics N | write N | send N | time | calls | events MS | fork");
+}
+
+}  // namespace
+}  // namespace adverb::clients
+
+int main(int argc, char** argv) { return adverb::clients::start(argc, argv); }
