@@ -166,7 +166,7 @@ void World::watch_limits(End& e) {
   if (q.req.waiting_rnr) w.progress = instant();
   if (!outstanding || spec.timeout == 0) return;
   const Instant resumed{Duration(e.host->paused_until / 1000)};
-  const Instant since = std::max(w.progress, resumed);
+  const Instant since = std::max({w.progress, resumed, w.rnr_until});
   if (instant() - since > patience(spec))
     violated("{}: {} ns without progress or error; its attributes allow {}", name(e),
              (instant() - since).count(), patience(spec).count());

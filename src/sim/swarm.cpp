@@ -163,6 +163,11 @@ Scenario draw_scenario(std::uint64_t seed) {
   const auto operations =
       static_cast<std::uint32_t>(large ? r.between(4, 20) : scale(r, 20, 300) * 2 / pairs + 1);
   for (unsigned i = 0; i < pairs; ++i) s.pairs.push_back(draw_pair(r, hosts, operations, large));
+  // A UC message that was cut short keeps its receive WQE until the next one: others that share the
+  // queue need one more.
+  for (const PairSpec& p : s.pairs)
+    if (p.srq && p.type == QpType::uc)
+      for (const int h : p.host) ++s.hosts[static_cast<std::size_t>(h)].srq_depth;
   s.heal = scale(r, 100 * us, 20 * ms);
   if (r.chance(1, 6)) return s;  // nothing goes wrong
   for (std::uint64_t n = r.below(4); n; --n) s.rules.push_back(draw_rule(r, hosts, s.heal));
