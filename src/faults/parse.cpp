@@ -164,7 +164,7 @@ class RuleParser {
   std::vector<string_view> words_;
   std::size_t at_ = 0, end_ = 0;
   std::uint32_t seen_ = 0;  // condition words
-  std::size_t action_at_ = 0, seed_at_ = 0, at_at_ = 0, direction_at_ = 0, packet_at_ = 0;
+  std::size_t seed_at_ = 0, at_at_ = 0, direction_at_ = 0, packet_at_ = 0;
   bool prob_ = false;
   unsigned column_ = 0;
   std::string message_;
