@@ -141,6 +141,7 @@ Refusal check_request(const Qp& qp, WrOpcode opcode, unsigned flags, std::uint64
     const bool operand = opcode == WrOpcode::atomic_write;  // has its own room
     if (length > (operand ? qp.pair->sq->max_inline() : qp.cap.max_inline_data))
       return {ENOMEM, "inline data longer than max_inline_data"};
+    if (operand && length != 8) return {EINVAL, "an ATOMIC WRITE takes 8 bytes"};
   }
   return {};
 }

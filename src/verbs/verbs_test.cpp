@@ -549,6 +549,22 @@ TEST_F(Verbs, InlineData) {
   EXPECT_EQ(ibv_dereg_mr(mr), 0);
 }
 
+TEST_F(Verbs, AnInlineAtomicWriteHasEightBytes) {
+  ibv_qp* qp = make_connected();
+  ibv_sge sge{reinterpret_cast<std::uintptr_t>(buffer.data()), 0, 0};
+  ibv_send_wr wr{}, *bad = nullptr;
+  wr.sg_list = &sge;
+  wr.num_sge = 1;
+  wr.opcode = IBV_WR_ATOMIC_WRITE;
+  wr.send_flags = IBV_SEND_INLINE;
+  for (const std::uint32_t length : {0u, 1u, 7u, 9u, 64u}) {
+    sge.length = length;
+    EXPECT_EQ(ibv_post_send(qp, &wr, &bad), EINVAL) << length;
+    EXPECT_EQ(bad, &wr);
+  }
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
+}
+
 // C13, C12: what is posted in the error state is flushed, in order.
 TEST_F(Verbs, PostingInErrorIsFlushed) {
   ibv_qp* qp = make_connected();
