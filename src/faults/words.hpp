@@ -25,7 +25,9 @@ namespace adverb::faults {
               X(req_notify_cq) X(get_cq_event) X(get_async_event) X(create_srq) X(modify_srq) \
                   X(query_srq) X(destroy_srq) X(post_srq_recv) X(create_qp) X(modify_qp)      \
                       X(query_qp) X(destroy_qp) X(post_send) X(wr_complete) X(post_recv)      \
-                          X(create_ah) X(destroy_ah)
+                          X(create_ah) X(destroy_ah) X(alloc_td) X(dealloc_td)                \
+                              X(alloc_parent_domain) X(advise_mr) X(alloc_dm) X(free_dm)      \
+                                  X(reg_dm_mr) X(memcpy_to_dm) X(memcpy_from_dm)
 
 enum class Call : std::uint8_t {
 #define ADVERB_FAULT_CALL(name) name,

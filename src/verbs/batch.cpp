@@ -22,14 +22,20 @@ std::uint32_t inline_room(const ibv_qp_cap& cap, std::uint64_t ops) {
                                            : cap.max_inline_data;
 }
 
-Batch::Batch(const ibv_qp_cap& cap, std::uint64_t ops)
-    : capacity(cap.max_send_wr),
-      max_sge(cap.max_send_sge),
-      max_inline(inline_room(cap, ops)),
-      wqes(std::make_unique<SendWqe[]>(capacity)),
-      sges(std::make_unique_for_overwrite<engine::Sge[]>(std::size_t{capacity} * max_sge)),
-      inline_data(
-          std::make_unique_for_overwrite<std::uint8_t[]>(std::size_t{capacity} * max_inline)) {}
+Batch::Batch(Pd& pd, const ibv_qp_cap& cap, std::uint64_t ops)
+    : capacity(cap.max_send_wr), max_sge(cap.max_send_sge), max_inline(inline_room(cap, ops)) {
+  static_assert(std::is_trivially_destructible_v<SendWqe> && sizeof(SendWqe) % 8 == 0 &&
+                alignof(SendWqe) <= 64 && alignof(engine::Sge) <= 8);
+  const std::size_t of_wqes = capacity * sizeof(SendWqe),
+                    of_sges = std::size_t{capacity} * max_sge * sizeof(engine::Sge),
+                    of_inline = std::size_t{capacity} * max_inline;
+  memory = allocate(pd, of_wqes + of_sges + of_inline, 64, resource_batch);
+  auto* at = static_cast<std::byte*>(memory.get());
+  wqes = reinterpret_cast<SendWqe*>(at);
+  std::uninitialized_value_construct_n(wqes, capacity);
+  sges = reinterpret_cast<engine::Sge*>(at + of_wqes);
+  inline_data = reinterpret_cast<std::uint8_t*>(at + of_wqes + of_sges);
+}
 
 void Batch::start() {
   mutex.lock();
@@ -241,7 +247,7 @@ int init_batch(Qp& qp, engine::QpType type, std::uint64_t ops) {
                                   : type == QpType::uc ? uc_ops
                                                        : ud_ops;
   if (ops & ~supported) return EOPNOTSUPP;
-  qp.batch = std::make_unique<Batch>(qp.cap, ops);
+  qp.batch = std::make_unique<Batch>(*qp.pd, qp.cap, ops);
   ibv_qp_ex& q = qp.ext.ex;
   q.wr_atomic_cmp_swp = atomic_cmp_swp;
   q.wr_atomic_fetch_add = atomic_fetch_add;

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "engine/work_queue.hpp"
+#include "verbs/domain.hpp"
 #include "verbs/objects.hpp"
 
 namespace adverb::verbs {
@@ -31,7 +32,7 @@ void ring(Qp&);  // the doorbell, after the queue's lock was let go
 std::uint32_t inline_room(const ibv_qp_cap&, std::uint64_t ops);
 
 struct Batch {
-  Batch(const ibv_qp_cap&, std::uint64_t ops);
+  Batch(Pd&, const ibv_qp_cap&, std::uint64_t ops);
   void start();
   // A new request of that kind with wr_id and flags from the public structure; null when there is
   // no room.
@@ -46,9 +47,10 @@ struct Batch {
   std::mutex mutex;  // from wr_start to wr_complete or wr_abort
   std::uint32_t capacity, max_sge, max_inline, count = 0;
   Refusal refusal;
-  std::unique_ptr<engine::SendWqe[]> wqes;
-  std::unique_ptr<engine::Sge[]> sges;
-  std::unique_ptr<std::uint8_t[]> inline_data;
+  DomainMemory memory;  // of the three arrays
+  engine::SendWqe* wqes;
+  engine::Sge* sges;
+  std::uint8_t* inline_data;
 };
 
 }  // namespace adverb::verbs

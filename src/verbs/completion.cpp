@@ -98,6 +98,7 @@ int detach_cq(ibv_cq* c, std::uint32_t& comp, std::uint32_t& async) {
 void free_cq(ibv_cq* c) {
   Cq* cq = of(c);
   change_references(cq->channel, -1);
+  if (cq->domain) --cq->domain->references;
   Context* context = cq->context;
   delete cq;
   context->release();
@@ -186,16 +187,29 @@ constexpr std::uint64_t supported_wc_flags = std::uint64_t{IBV_WC_STANDARD_FLAGS
                                              IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
                                              IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
+bool is_parent_domain(ibv_pd* p, const Context* context) {
+  return p && live().contains(p, Kind::pd) && of(p)->domain && of(p)->context == context;
+}
+
 ibv_cq_ex* do_create_cq_ex(ibv_context* c, const ibv_cq_init_attr_ex& a) {
   if (a.wc_flags & ~supported_wc_flags) return errno = EOPNOTSUPP, nullptr;
-  if (a.comp_mask & ~static_cast<std::uint32_t>(IBV_CQ_INIT_ATTR_MASK_FLAGS))
-    return errno = EOPNOTSUPP, nullptr;
+  constexpr std::uint32_t known = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
+  if (a.comp_mask & ~known) return errno = EOPNOTSUPP, nullptr;
+  const bool in_domain = a.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD;
+  if (in_domain && !is_parent_domain(a.parent_domain, of(c)))
+    return fail(EINVAL, "create_cq: parent_domain is no parent domain of this context");
   const std::uint32_t flags = a.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS ? a.flags : 0;
   if (flags & ~static_cast<std::uint32_t>(IBV_CREATE_CQ_ATTR_SINGLE_THREADED))
     return errno = EOPNOTSUPP, nullptr;
   auto cq = make_cq(c, a.cqe, a.cq_context, a.channel, a.comp_vector);
   if (!cq) return nullptr;
   cq->single_threaded = flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
+  if (in_domain) {
+    cq->domain = of(a.parent_domain);
+    ++cq->domain->references;
+    // Whoever names a thread domain promises not to poll from two threads at once.
+    if (cq->domain->td) cq->single_threaded = true;
+  }
   set_readers(cq->ex);
   return &cq.release()->ex;
 }

@@ -99,6 +99,7 @@ ibv_context* open_device(ibv_device* device) {
                 std::strerror(error));
   context->device = *opened;
   context->object = object;
+  context->guid = object->info.guid;
   context->generation = fork_generation.load(std::memory_order_relaxed);
   ibv_context& c = *context->context();
   c.device = device;

@@ -1,28 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protection domains and memory regions (ibv_alloc_pd(3), ibv_reg_mr(3), ibv_rereg_mr(3)).
+// Memory regions (ibv_reg_mr(3), ibv_rereg_mr(3)).
 // Registration pins nothing and touches no byte; it checks that the range is mapped, and writable
 // where LOCAL_WRITE asks for it.  Later changes are found by the engine's guarded copies.
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <memory>
 
 #include "verbs/fault.hpp"
 #include "verbs/guard.hpp"
+#include "verbs/mappings.hpp"
+#include "verbs/memory.hpp"
 #include "verbs/objects.hpp"
 
 namespace adverb::verbs {
-namespace {
 
-constexpr unsigned known_access =
-    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-    IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_ON_DEMAND |
-    IBV_ACCESS_HUGETLB | access_flush_global | access_flush_persistent;
-
-// 0 or EINVAL (ibv_reg_mr(3): remote write and atomic need local write).
 int check_access(unsigned access) {
   access &= ~static_cast<unsigned>(IBV_ACCESS_OPTIONAL_RANGE);
   if (access & ~known_access)
@@ -33,88 +24,42 @@ int check_access(unsigned access) {
   return 0;
 }
 
-// Reads /proc/self/maps line by line without allocation: only the addresses and the permissions are
-// looked at.
-class Mappings {
- public:
-  struct Entry {
-    std::uintptr_t begin, end;
-    bool readable, writable;
-  };
-  Mappings() : fd_(open("/proc/self/maps", O_RDONLY | O_CLOEXEC)) {}
-  ~Mappings() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Mappings(const Mappings&) = delete;
-  bool available() const { return fd_ >= 0; }
-  bool next(Entry& e) {
-    e.begin = hex();
-    if (done_) return false;
-    e.end = hex();
-    e.readable = get() == 'r';
-    e.writable = get() == 'w';
-    while (!done_ && get() != '\n') {
-    }
-    return true;
-  }
-
- private:
-  int get() {
-    if (at_ == filled_) {
-      const ssize_t n = read(fd_, buffer_, sizeof buffer_);
-      if (n <= 0) {
-        done_ = true;
-        return -1;
-      }
-      filled_ = static_cast<std::size_t>(n);
-      at_ = 0;
-    }
-    return buffer_[at_++];
-  }
-  std::uintptr_t hex() {  // ends with the character behind the number
-    std::uintptr_t value = 0;
-    for (;;) {
-      const int c = get();
-      if (c >= '0' && c <= '9') {
-        value = value << 4 | static_cast<std::uintptr_t>(c - '0');
-      } else if (c >= 'a' && c <= 'f') {
-        value = value << 4 | static_cast<std::uintptr_t>(c - 'a' + 10);
-      } else {
-        return value;
-      }
-    }
-  }
-  int fd_;
-  bool done_ = false;
-  std::size_t at_ = 0, filled_ = 0;
-  char buffer_[8192];
-};
-
-// Without /proc: whether pages are mapped, in pieces; permissions are then found by the first
-// access.
-int check_resident(std::uintptr_t begin, std::uintptr_t end) {
-  unsigned char pages[4096];
-  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
-  for (begin &= ~(page - 1); begin < end; begin += sizeof pages * page) {
-    const std::uintptr_t n = std::min(end - begin, sizeof pages * page);
-    if (mincore(reinterpret_cast<void*>(begin), n, pages)) return EFAULT;
-  }
-  return 0;
+ibv_mr* add_mr(Pd& pd, engine::MemoryRegion wanted, void* address, std::size_t length, Dm* dm) {
+  auto mr = std::make_unique<Mr>();
+  wanted.pd = pd.id;
+  mr->region = pd.context->device->with_engine(
+      [&](engine::Engine& e, Instant) { return e.keys().add(wanted); });
+  if (!mr->region) return fail(ENOMEM, "reg_mr: {} memory regions are in use", max_mr);
+  mr->pd = &pd;
+  mr->dm = dm;
+  mr->mr = {.context = pd.pd.context,
+            .pd = &pd.pd,
+            .addr = address,
+            .length = length,
+            .handle = mr->region->key,
+            .lkey = mr->region->key,
+            .rkey = mr->region->key};
+  if (dm) ++dm->references;
+  ++pd.references;
+  ++pd.context->references;
+  live().add(&mr->mr, Kind::mr);
+  return &mr.release()->mr;
 }
 
-int check_mapped(const void* address, std::size_t length, bool write) {
-  auto at = reinterpret_cast<std::uintptr_t>(address);
-  const std::uintptr_t end = at + length;
-  if (end < at) return EINVAL;
-  if (length == 0) return 0;
-  Mappings maps;
-  if (!maps.available()) return check_resident(at, end);
-  for (Mappings::Entry m{}; at < end && maps.next(m);) {
-    if (m.end <= at) continue;
-    if (m.begin > at || !(m.readable || m.writable) || (write && !m.writable)) return EFAULT;
-    at = m.end;
-  }
-  return at < end ? EFAULT : 0;
+namespace {
+
+// The whole address space, whatever will be mapped there (implicit on-demand paging): a region
+// from the first address that can be mapped to the last; the upper half is the kernel's.
+ibv_mr* reg_implicit(Pd& pd, std::uint64_t iova, unsigned access) {
+  constexpr std::uint64_t first_page = 4096, end = 1ull << 63;
+  if (iova || access & IBV_ACCESS_ZERO_BASED)
+    return fail(EINVAL, "reg_mr: addresses of an implicit on-demand region are the process's own");
+  return add_mr(pd,
+                {.iova = first_page,
+                 .length = end - first_page,
+                 .base = reinterpret_cast<std::byte*>(first_page),
+                 .access = access & known_access},
+                nullptr, SIZE_MAX, nullptr);
 }
 
 ibv_mr* reg_mr(ibv_pd* p, void* address, std::size_t length, std::uint64_t iova, unsigned access) {
@@ -124,35 +69,19 @@ ibv_mr* reg_mr(ibv_pd* p, void* address, std::size_t length, std::uint64_t iova,
   if (const int error = check_access(access)) return errno = error, nullptr;
   const bool write = access & IBV_ACCESS_LOCAL_WRITE;
   const bool on_demand = access & IBV_ACCESS_ON_DEMAND;
+  if (on_demand && !address && length == SIZE_MAX) return reg_implicit(*pd, iova, access);
   if (iova + length < iova)
     return fail(EINVAL, "reg_mr: {} bytes at {:#x} go past the end", length, iova);
-  if (on_demand && !address && length == SIZE_MAX)
-    return fail(EOPNOTSUPP, "reg_mr: implicit on-demand paging is not supported");
   if (const int error = on_demand ? 0 : check_mapped(address, length, write)) {
     return fail(error, "reg_mr: {} bytes at {} are not {}", length, address,
                 write ? "mapped for writing" : "mapped");
   }
-  auto mr = std::make_unique<Mr>();
-  const engine::MemoryRegion wanted{.iova = access & IBV_ACCESS_ZERO_BASED ? 0 : iova,
-                                    .length = length,
-                                    .base = static_cast<std::byte*>(address),
-                                    .access = access & known_access,
-                                    .pd = pd->id};
-  mr->region = pd->context->device->with_engine(
-      [&](engine::Engine& e, Instant) { return e.keys().add(wanted); });
-  if (!mr->region) return fail(ENOMEM, "reg_mr: {} memory regions are in use", max_mr);
-  mr->pd = pd;
-  mr->mr = {.context = p->context,
-            .pd = p,
-            .addr = address,
-            .length = length,
-            .handle = mr->region->key,
-            .lkey = mr->region->key,
-            .rkey = mr->region->key};
-  ++pd->references;
-  ++pd->context->references;
-  live().add(&mr->mr, Kind::mr);
-  return &mr.release()->mr;
+  return add_mr(*pd,
+                {.iova = access & IBV_ACCESS_ZERO_BASED ? 0 : iova,
+                 .length = length,
+                 .base = static_cast<std::byte*>(address),
+                 .access = access & known_access},
+                address, length, nullptr);
 }
 
 int dereg_mr(ibv_mr* m) {
@@ -163,6 +92,7 @@ int dereg_mr(ibv_mr* m) {
   live().remove(m, Kind::mr);
   Context* context = mr->pd->context;
   context->device->with_engine([&](engine::Engine& e, Instant) { e.keys().remove(*mr->region); });
+  if (mr->dm) --mr->dm->references;
   --mr->pd->references;
   delete mr;
   context->release();
@@ -178,12 +108,17 @@ int rereg_mr(ibv_mr* m, int flags, ibv_pd* new_pd, void* address, std::size_t le
   const bool translation = flags & IBV_REREG_MR_CHANGE_TRANSLATION;
   if ((flags & IBV_REREG_MR_CHANGE_PD) && (!new_pd || of(new_pd)->context != mr->pd->context))
     return errno = EINVAL, IBV_REREG_MR_ERR_INPUT;
-  if (translation && (!length || !address)) return errno = EINVAL, IBV_REREG_MR_ERR_INPUT;
+  if (translation && (!length || !address || mr->dm)) return errno = EINVAL, IBV_REREG_MR_ERR_INPUT;
   if (!mr->pd->context->alive()) return errno = EIO, IBV_REREG_MR_ERR_CMD;
   engine::MemoryRegion changed = *mr->region;
   if (flags & IBV_REREG_MR_CHANGE_ACCESS) {
     if (const int error = check_access(static_cast<unsigned>(access)))
       return errno = error, IBV_REREG_MR_ERR_INPUT;
+    // Offsets stay offsets, and an implicit region's addresses stay addresses.
+    const bool zero_based = access & IBV_ACCESS_ZERO_BASED;
+    const bool implicit = !translation && !m->addr && m->length == SIZE_MAX;
+    if (mr->dm ? !zero_based : implicit && zero_based)
+      return errno = EINVAL, IBV_REREG_MR_ERR_INPUT;
     changed.access = static_cast<unsigned>(access) & known_access;
   }
   if (flags & IBV_REREG_MR_CHANGE_PD) changed.pd = of(new_pd)->id;
@@ -193,8 +128,9 @@ int rereg_mr(ibv_mr* m, int flags, ibv_pd* new_pd, void* address, std::size_t le
         changed.access & IBV_ACCESS_ZERO_BASED ? 0 : reinterpret_cast<std::uintptr_t>(address);
     changed.length = length;
   }
-  if (const int error =
-          check_mapped(changed.base, changed.length, changed.access & IBV_ACCESS_LOCAL_WRITE))
+  const bool on_demand = changed.access & IBV_ACCESS_ON_DEMAND;
+  const bool write = changed.access & IBV_ACCESS_LOCAL_WRITE;
+  if (const int error = on_demand ? 0 : check_mapped(changed.base, changed.length, write))
     return errno = error, IBV_REREG_MR_ERR_CMD;
   mr->pd->context->device->with_engine([&](engine::Engine&, Instant) { *mr->region = changed; });
   if (flags & IBV_REREG_MR_CHANGE_PD) {
@@ -210,44 +146,10 @@ int rereg_mr(ibv_mr* m, int flags, ibv_pd* new_pd, void* address, std::size_t le
   return 0;
 }
 
-ibv_pd* alloc_pd(ibv_context* c) {
-  static std::atomic<engine::PdId> next{1};
-  if (const int error = fault(Call::alloc_pd)) return errno = error, nullptr;
-  Context* context = of(c);
-  if (!context->alive()) return errno = EIO, nullptr;
-  auto pd = std::make_unique<Pd>();
-  pd->context = context;
-  pd->id = next.fetch_add(1, std::memory_order_relaxed);
-  pd->pd = {.context = c, .handle = pd->id};
-  ++context->references;
-  live().add(&pd->pd, Kind::pd);
-  return &pd.release()->pd;
-}
-
-int dealloc_pd(ibv_pd* p) {
-  if (const int error = fault(Call::dealloc_pd)) return error;
-  if (!live().contains(p, Kind::pd)) return EINVAL;
-  Pd* pd = of(p);
-  if (pd->references) return EBUSY;
-  live().remove(p, Kind::pd);
-  Context* context = pd->context;
-  delete pd;
-  context->release();
-  return 0;
-}
-
 }  // namespace
 }  // namespace adverb::verbs
 
 using namespace adverb::verbs;
-
-ADVERB_API ibv_pd* ibv_alloc_pd(ibv_context* c) {
-  return guarded([&] { return alloc_pd(c); });
-}
-
-ADVERB_API int ibv_dealloc_pd(ibv_pd* pd) {
-  return guarded([&] { return dealloc_pd(pd); });
-}
 
 ADVERB_API ibv_mr* ibv_reg_mr(ibv_pd* pd, void* address, std::size_t length, int access) {
   const auto iova = reinterpret_cast<std::uintptr_t>(address);

@@ -28,10 +28,11 @@ inline constexpr std::uint32_t max_cqe = 4194303, max_srq_wr = 32767, max_srq_sg
 inline constexpr std::uint32_t max_cq = 65536, max_srq = 65536, max_mr = 65536, max_pd = 1 << 24,
                                max_ah = 1 << 24;
 inline constexpr std::uint32_t max_rd_atomic = 128;
+inline constexpr std::uint64_t max_dm_size = 1 << 20;  // bytes, of each context
 inline constexpr std::uint64_t max_msg_size = 1ull << 31;
 
 // --- which objects exist
-enum class Kind : std::uint8_t { context, pd, mr, channel, cq, qp, srq, ah };
+enum class Kind : std::uint8_t { context, pd, td, mr, dm, channel, cq, qp, srq, ah };
 class LiveObjects {
  public:
   void add(const void*, Kind);
@@ -97,8 +98,10 @@ struct Context final : nic::EventSink {
   ContextBlock block{};
   std::shared_ptr<nic::Device> device;
   DeviceObject* object = nullptr;
+  decltype(nic::DeviceInfo::guid) guid{};
   unsigned generation = 0;
-  std::atomic<std::uint32_t> references{1};  // the application's, and one per object
+  std::atomic<std::uint32_t> references{1};     // the application's, and one per object
+  std::atomic<std::uint64_t> device_memory{0};  // bytes that alloc_dm gave out
   EventPipe async{16};
 
   Context() { block.owner = this; }
@@ -115,17 +118,46 @@ inline Context* of(ibv_context* c) {
   return reinterpret_cast<ContextBlock*>(block)->owner;
 }
 
+struct Td {
+  ibv_td td{};
+  Context* context = nullptr;
+  std::atomic<std::uint32_t> references{0};
+};
+inline Td* of(ibv_td* t) { return reinterpret_cast<Td*>(t); }
+
+// Where a parent domain's objects get memory; without functions, from the C library.
+struct Allocators {
+  decltype(ibv_parent_domain_init_attr::alloc) alloc = nullptr;
+  decltype(ibv_parent_domain_init_attr::free) free = nullptr;
+  void* context = nullptr;
+};
+
 struct Pd {
   ibv_pd pd{};
   Context* context = nullptr;
   engine::PdId id = 0;
   std::atomic<std::uint32_t> references{0};
+  // Of a parent domain: the domain that it stands for (null: this is a protection domain), and what
+  // it adds.
+  Pd* domain = nullptr;
+  Td* td = nullptr;
+  Allocators allocators;
 };
 inline Pd* of(ibv_pd* p) { return reinterpret_cast<Pd*>(p); }
+
+struct Dm {
+  ibv_dm dm{};
+  Context* context = nullptr;
+  std::byte* memory = nullptr;
+  std::size_t length = 0;
+  std::atomic<std::uint32_t> references{0};
+};
+inline Dm* of(ibv_dm* d) { return reinterpret_cast<Dm*>(d); }
 
 struct Mr {
   ibv_mr mr{};
   Pd* pd = nullptr;
+  Dm* dm = nullptr;  // null: host memory
   engine::MemoryRegion* region = nullptr;
 };
 inline Mr* of(ibv_mr* m) { return reinterpret_cast<Mr*>(m); }
@@ -144,6 +176,7 @@ struct Cq {
   };
   Context* context = nullptr;
   Channel* channel = nullptr;
+  Pd* domain = nullptr;  // the parent domain that it was made in, or null
   engine::CompletionQueue* queue = nullptr;
   // What was written for the application to read, less what was purged.
   std::atomic<std::uint32_t> comp_events{0}, async_events{0};
@@ -202,6 +235,13 @@ int query_port(ibv_context*, std::uint8_t port, ibv_port_attr*, std::size_t leng
 int compat_query_device(ibv_context*, ibv_device_attr*);
 int compat_query_port(ibv_context*, std::uint8_t port, _compat_ibv_port_attr*);
 int query_rt_values(ibv_context*, ibv_values_ex*);
+ibv_td* alloc_td(ibv_context*, ibv_td_init_attr*);
+int dealloc_td(ibv_td*);
+ibv_pd* alloc_parent_domain(ibv_context*, ibv_parent_domain_init_attr*);
+int advise_mr(ibv_pd*, ibv_advise_mr_advice, std::uint32_t flags, ibv_sge*, std::uint32_t num_sge);
+ibv_dm* alloc_dm(ibv_context*, ibv_alloc_dm_attr*);
+int free_dm(ibv_dm*);
+ibv_mr* reg_dm_mr(ibv_pd*, ibv_dm*, std::uint64_t offset, std::size_t length, unsigned access);
 ibv_cq_ex* create_cq_ex(ibv_context*, ibv_cq_init_attr_ex*);
 ibv_qp* create_qp_ex(ibv_context*, ibv_qp_init_attr_ex*);
 ibv_srq* create_srq_ex(ibv_context*, ibv_srq_init_attr_ex*);

@@ -53,13 +53,24 @@ void fill_limits(ibv_device_attr& a) {
   a.phys_port_cnt = 1;
 }
 
+// On-demand paging: the CPU moves the bytes, so that every operation of a transport can take a page
+// fault.
+void fill_paging(ibv_odp_caps& caps) {
+  constexpr std::uint32_t messages =
+      IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
+  caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
+  caps.per_transport_caps.rc_odp_caps =
+      messages | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
+  caps.per_transport_caps.uc_odp_caps = messages | IBV_ODP_SUPPORT_WRITE;
+  caps.per_transport_caps.ud_odp_caps = messages;
+}
+
+// What a device is needs no running one: a forked child may ask.
 int query_device(ibv_context* c, ibv_device_attr* a) {
   if (const int error = fault(Call::query_device)) return error;
-  const Context& context = *of(c);
-  if (!context.alive()) return EIO;
   *a = {};
   std::snprintf(a->fw_ver, sizeof a->fw_ver, "%s", ADVERB_VERSION);
-  std::memcpy(&a->node_guid, context.info().guid.data(), 8);
+  std::memcpy(&a->node_guid, of(c)->guid.data(), 8);
   a->sys_image_guid = a->node_guid;
   a->vendor_part_id = part_id();
   a->vendor_id = a->vendor_part_id == 1 ? own_vendor_id : mellanox_vendor_id;
@@ -102,6 +113,8 @@ int query_device_ex(ibv_context* c, const ibv_query_device_ex_input* input, ibv_
     a.completion_timestamp_mask = ~0ull;  // completion timestamps count nanoseconds
     a.hca_core_clock = 1'000'000;         // kHz
     a.device_cap_flags_ex = a.orig_attr.device_cap_flags;
+    fill_paging(a.odp_caps);
+    a.max_dm_size = max_dm_size;
     a.phys_port_cnt_ex = 1;
     std::memset(static_cast<void*>(out), 0, size);
     std::memcpy(static_cast<void*>(out), &a, std::min(size, sizeof a));

@@ -321,9 +321,10 @@ int detach_qp(ibv_qp* q, std::uint32_t& async) {
 
 void free_qp(ibv_qp* q) {
   Qp* qp = of(q);
-  --qp->pd->references;
+  Pd* pd = qp->pd;
   Context* context = qp->context;
-  delete qp;
+  delete qp;  // may give memory back to the domain's allocator
+  --pd->references;
   context->release();
 }
 

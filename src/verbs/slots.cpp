@@ -40,22 +40,15 @@ void fill_operations(ibv_context_ops& ops) {
 }
 
 void fill_unsupported(verbs_context& v) {
-  fill(v.advise_mr);
   fill(v.alloc_null_mr);
   fill(v.read_counters);
   fill(v.attach_counters_point_flow);
   fill(v.create_counters);
   fill(v.destroy_counters);
-  fill(v.reg_dm_mr);
-  fill(v.alloc_dm);
-  fill(v.free_dm);
   fill(v.modify_flow_action_esp);
   fill(v.destroy_flow_action);
   fill(v.create_flow_action_esp);
   fill(v.modify_qp_rate_limit);
-  fill(v.alloc_parent_domain);
-  fill(v.dealloc_td);
-  fill(v.alloc_td);
   fill(v.modify_cq);
   fill(v.post_srq_ops);
   fill(v.destroy_rwq_ind_table);
@@ -89,6 +82,13 @@ void fill_slots(Context& context) {
   v.create_qp_ex = create_qp_ex;
   v.create_srq_ex = create_srq_ex;
   v.get_srq_num = get_srq_num;
+  v.alloc_td = alloc_td;
+  v.dealloc_td = dealloc_td;
+  v.alloc_parent_domain = alloc_parent_domain;
+  v.advise_mr = advise_mr;
+  v.alloc_dm = alloc_dm;
+  v.free_dm = free_dm;
+  v.reg_dm_mr = reg_dm_mr;
   fill_unsupported(v);
   // Where programs built against releases before 1.1.8 look for these two.
   v.ABI_placeholder1 = reinterpret_cast<void (*)()>(v.ibv_create_flow);

@@ -266,6 +266,33 @@ void object_queries(Pair& p, ibv_srq* srq) {
   number("query_qp", [&] { return ibv_query_qp(p.a.qp, &attr, IBV_QP_STATE, &init); });
 }
 
+// Domains, advice and device memory.
+void domain_calls(ibv_context* c, ibv_pd* pd) {
+  ibv_td_init_attr td_init{};
+  ibv_td* td = pointer("alloc_td", [&] { return ibv_alloc_td(c, &td_init); });
+  ibv_parent_domain_init_attr init{};
+  init.pd = pd, init.td = td;
+  ibv_pd* parent =
+      pointer("alloc_parent_domain", [&] { return ibv_alloc_parent_domain(c, &init); });
+  number("dealloc_pd", [&] { return ibv_dealloc_pd(parent); });
+  number("dealloc_td", [&] { return ibv_dealloc_td(td); });
+}
+
+void memory_calls(ibv_context* c, ibv_pd* pd) {
+  static std::uint8_t memory[64];
+  ibv_mr* mr = need(ibv_reg_mr(pd, memory, sizeof memory, IBV_ACCESS_ON_DEMAND), "ibv_reg_mr");
+  ibv_sge sge{reinterpret_cast<std::uintptr_t>(memory), sizeof memory, mr->lkey};
+  number("advise_mr", [&] { return ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &sge, 1); });
+  number("dereg_mr", [&] { return ibv_dereg_mr(mr); });
+  ibv_alloc_dm_attr attr{64, 0, 0};
+  ibv_dm* dm = pointer("alloc_dm", [&] { return ibv_alloc_dm(c, &attr); });
+  mr = pointer("reg_dm_mr", [&] { return ibv_reg_dm_mr(pd, dm, 0, 64, IBV_ACCESS_ZERO_BASED); });
+  number("memcpy_to_dm", [&] { return ibv_memcpy_to_dm(dm, 0, memory, 64); });
+  number("memcpy_from_dm", [&] { return ibv_memcpy_from_dm(memory, dm, 0, 64); });
+  number("dereg_mr", [&] { return ibv_dereg_mr(mr); });
+  number("free_dm", [&] { return ibv_free_dm(dm); });
+}
+
 int calls() {
   int n = 0;
   ibv_device** list = pointer("get_device_list", [&] { return ibv_get_device_list(&n); });
@@ -297,6 +324,8 @@ int calls() {
   object_queries(p, srq);
   data_calls(p, srq);
   extended_calls(p);
+  domain_calls(p.nic.context, p.nic.pd);
+  memory_calls(p.nic.context, p.nic.pd);
   number("destroy_ah", [&] { return ibv_destroy_ah(ah); });
   number("destroy_qp", [&] { return ibv_destroy_qp(qp); });
   number("destroy_srq", [&] { return ibv_destroy_srq(srq); });

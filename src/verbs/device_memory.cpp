@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// Device memory (ibv_alloc_dm(3)): pages of this process that programs reach by ibv_memcpy_to_dm
+// and ibv_memcpy_from_dm and, once registered, by work requests.  Offset and length of a copy are
+// multiples of 4, as devices have it.
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <memory>
+
+#include "base/guarded.hpp"
+#include "verbs/fault.hpp"
+#include "verbs/guard.hpp"
+#include "verbs/memory.hpp"
+#include "verbs/objects.hpp"
+
+namespace adverb::verbs {
+namespace {
+
+constexpr std::uint32_t copy_alignment = 4, max_log_align = 12;
+
+bool inside(const Dm& dm, std::uint64_t offset, std::uint64_t length) {
+  return offset <= dm.length && length <= dm.length - offset;
+}
+
+// 0, EINVAL for what is not aligned, EFAULT for what is not in the buffer.
+int check_copy(const Dm& dm, std::uint64_t offset, std::size_t length) {
+  if (offset % copy_alignment || length % copy_alignment)
+    return refuse(EINVAL,
+                  "memcpy of device memory: offset {} and length {} must be multiples of {}",
+                  offset, length, copy_alignment);
+  if (!inside(dm, offset, length))
+    return refuse(EFAULT, "memcpy of device memory: {} bytes at {} of {}", length, offset,
+                  dm.length);
+  return 0;
+}
+
+int memcpy_to_dm(ibv_dm* d, std::uint64_t offset, const void* from, std::size_t length) {
+  if (const int error = fault(Call::memcpy_to_dm)) return error;
+  const Dm& dm = *of(d);
+  if (const int error = check_copy(dm, offset, length)) return error;
+  return guarded_copy(dm.memory + offset, from, length) ? 0 : EFAULT;
+}
+
+int memcpy_from_dm(void* to, ibv_dm* d, std::uint64_t offset, std::size_t length) {
+  if (const int error = fault(Call::memcpy_from_dm)) return error;
+  const Dm& dm = *of(d);
+  if (const int error = check_copy(dm, offset, length)) return error;
+  return guarded_copy(to, dm.memory + offset, length) ? 0 : EFAULT;
+}
+
+int check_attributes(const ibv_alloc_dm_attr& a) {
+  if (a.comp_mask) return refuse(EINVAL, "alloc_dm: comp_mask {:#x}", a.comp_mask);
+  if (a.length < 1 || a.length > max_dm_size)
+    return refuse(EINVAL, "alloc_dm: {} bytes, 1 to {} are possible", a.length, max_dm_size);
+  if (a.log_align_req > max_log_align)
+    return refuse(EINVAL, "alloc_dm: log_align_req {} of at most {}", a.log_align_req,
+                  max_log_align);
+  return 0;
+}
+
+// Memory alone needs no running device: a forked child may have some of the context that it
+// inherited.
+ibv_dm* do_alloc_dm(ibv_context* c, const ibv_alloc_dm_attr& a) {
+  static std::atomic<std::uint32_t> next_handle{1};
+  if (const int error = fault(Call::alloc_dm)) return errno = error, nullptr;
+  if (const int error = check_attributes(a)) return errno = error, nullptr;
+  Context* context = of(c);
+  auto dm = std::make_unique<Dm>();
+  if (context->device_memory.fetch_add(a.length) > max_dm_size - a.length) {
+    context->device_memory -= a.length;
+    return fail(ENOMEM, "alloc_dm: less than {} bytes of {} are free", a.length, max_dm_size);
+  }
+  void* p = mmap(nullptr, a.length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) {
+    context->device_memory -= a.length;
+    return fail(ENOMEM, "alloc_dm: {} bytes cannot be mapped", a.length);
+  }
+  dm->context = context;
+  dm->memory = static_cast<std::byte*>(p);
+  dm->length = a.length;
+  dm->dm = {.context = c,
+            .memcpy_to_dm = memcpy_to_dm,
+            .memcpy_from_dm = memcpy_from_dm,
+            .comp_mask = IBV_DM_MASK_HANDLE,
+            .handle = next_handle.fetch_add(1, std::memory_order_relaxed)};
+  ++context->references;
+  live().add(&dm->dm, Kind::dm);
+  return &dm.release()->dm;
+}
+
+int do_free_dm(ibv_dm* d) {
+  if (const int error = fault(Call::free_dm)) return error;
+  if (!live().contains(d, Kind::dm)) return EINVAL;
+  Dm* dm = of(d);
+  if (dm->references) return EBUSY;
+  live().remove(d, Kind::dm);
+  Context* context = dm->context;
+  munmap(dm->memory, dm->length);
+  context->device_memory -= dm->length;
+  delete dm;
+  context->release();
+  return 0;
+}
+
+ibv_mr* do_reg_dm_mr(ibv_pd* p, ibv_dm* d, std::uint64_t offset, std::size_t length,
+                     unsigned access) {
+  constexpr unsigned of_host_memory = IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB;
+  if (const int error = fault(Call::reg_dm_mr)) return errno = error, nullptr;
+  Pd* pd = of(p);
+  Dm* dm = of(d);
+  if (!pd->context->alive()) return errno = EIO, nullptr;
+  if (!live().contains(d, Kind::dm) || dm->context != pd->context)
+    return fail(EINVAL, "reg_dm_mr: no device memory of the PD's context");
+  if (const int error = check_access(access)) return errno = error, nullptr;
+  if (!(access & IBV_ACCESS_ZERO_BASED) || access & of_host_memory)
+    return fail(EINVAL, "reg_dm_mr: ZERO_BASED must be set, ON_DEMAND and HUGETLB must not");
+  if (!inside(*dm, offset, length))
+    return fail(EINVAL, "reg_dm_mr: {} bytes at {} of {}", length, offset, dm->length);
+  return add_mr(
+      *pd,
+      {.iova = 0, .length = length, .base = dm->memory + offset, .access = access & known_access},
+      nullptr, length, dm);
+}
+
+}  // namespace
+
+ibv_dm* alloc_dm(ibv_context* c, ibv_alloc_dm_attr* attr) {
+  return guarded([&] { return do_alloc_dm(c, *attr); });
+}
+
+int free_dm(ibv_dm* dm) {
+  return guarded([&] { return do_free_dm(dm); });
+}
+
+ibv_mr* reg_dm_mr(ibv_pd* pd, ibv_dm* dm, std::uint64_t offset, std::size_t length,
+                  unsigned access) {
+  return guarded([&] { return do_reg_dm_mr(pd, dm, offset, length, access); });
+}
+
+}  // namespace adverb::verbs
