@@ -5,6 +5,7 @@
 // EBUSY while in use, a refused modify_qp changes nothing, one completion for each work request,
 // and nothing is left at the end (verbs_session.hpp).
 #include <optional>
+#include <span>
 
 #include "verbs_session.hpp"
 
@@ -42,7 +43,7 @@ class Program {
         &Program::ah,         &Program::send,     &Program::send,        &Program::send,
         &Program::receive,    &Program::receive,  &Program::srq_receive, &Program::batch,
         &Program::poll,       &Program::poll,     &Program::poll_ex,     &Program::arm,
-        &Program::events,     &Program::query,    &Program::names,       &Program::unsupported,
+        &Program::events,     &Program::query,    &Program::names,       &Program::rare,
         &Program::modify_srq, &Program::ready,    &Program::ready,       &Program::drain};
     (this->*in.one_of(all))(in);
   }
@@ -77,8 +78,20 @@ class Program {
   void pd(Record& in) {
     PdPlace& p = s_.pds[in.below(3)];
     if (p.pd) return s_.destroy(p);
-    p.pd = made([&] { return ibv_alloc_pd(context(in)); });
-    REQUIRE(p.pd);
+    ibv_context* c = context(in);
+    PdPlace* domain = in.chance(64) ? a_pd(in) : nullptr;
+    if (!domain) {
+      p.pd = made([&] { return ibv_alloc_pd(c); });
+      return REQUIRE(p.pd);
+    }
+    ibv_parent_domain_init_attr a{};
+    a.pd = domain->pd;
+    a.comp_mask = in.chance(240) ? 0 : in.word();
+    p.pd = made([&] { return ibv_alloc_parent_domain(c, &a); });
+    REQUIRE((p.pd != nullptr) ==
+            (domain->pd->context == c && (a.comp_mask | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT) ==
+                                             IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT));
+    if (p.pd) p.domain = domain, ++domain->users;
   }
   void mr(Record& in) {
     MrPlace& p = s_.mrs[in.below(4)];
@@ -87,29 +100,34 @@ class Program {
     if (p.mr || !pd) return;
     constexpr int rights[] = {0xf, 0xf, 0xf, 1, 4, 0x30f, 0x2f};
     const bool sane = in.chance(160);
-    const int access = sane ? in.one_of(rights) : static_cast<int>(in.word());
+    int access = sane ? in.one_of(rights) : any_access(in);
     auto* at = inside(in);
     std::size_t length = in.byte() * 16u;
     if (!sane && in.chance(64))
       at = reinterpret_cast<std::uint8_t*>(std::uintptr_t{in.word()} << 32);
     if (!sane && in.chance(64)) length = std::size_t{in.word()} << 32 | in.word();
+    const bool on_demand = sane && in.chance(32);
+    if (on_demand) access |= IBV_ACCESS_ON_DEMAND;
     p.mr = made([&] {
       if (in.chance(200)) return ibv_reg_mr(pd->pd, at, length, access);
       return ibv_reg_mr_iova2(pd->pd, at, length, in.word(), static_cast<unsigned>(access));
     });
     REQUIRE(p.mr || !sane);
-    if (p.mr) p.pd = pd, ++pd->users;
+    if (p.mr) p.pd = pd, ++pd->users, p.on_demand = on_demand;
   }
+  // Without ON_DEMAND: such a region may cover memory that is not mapped, or not the fuzzer's.
+  static int any_access(Record& in) { return static_cast<int>(in.word() & ~IBV_ACCESS_ON_DEMAND); }
   void rereg(Record& in) {
     MrPlace* p = pick(s_.mrs, &MrPlace::mr, in);
     PdPlace* pd = a_pd(in);
     if (!p) return;
     const int flags = in.chance(200) ? static_cast<int>(in.below(8)) : static_cast<int>(in.word());
     auto* at = inside(in);
-    const std::size_t length = in.chance(200) ? in.byte() : std::size_t{in.word()} << 32;
+    const bool small = in.chance(200) || p->on_demand;
+    const std::size_t length = small ? in.byte() : std::size_t{in.word()} << 32;
     const bool with_pd = pd && in.chance(200);
     const int error = ibv_rereg_mr(p->mr, flags, with_pd ? pd->pd : nullptr, at, length,
-                                   static_cast<int>(in.chance(200) ? 0xfu : in.word()));
+                                   in.chance(200) ? 0xf : any_access(in));
     REQUIRE(error >= IBV_REREG_MR_ERR_CMD_AND_DO_FORK_NEW && error <= 0);
     if (error == 0 && flags & IBV_REREG_MR_CHANGE_PD) {
       REQUIRE(with_pd && pd->pd->context == p->mr->context && p->mr->pd == pd->pd);
@@ -133,6 +151,7 @@ class Program {
     const std::uint32_t vector = sane ? 0 : in.byte();
     if (cqe > 2048 && cqe < 1u << 23) return;
     const bool extended = in.chance(96);
+    PdPlace* domain = nullptr;
     if (extended) {
       ibv_cq_init_attr_ex a{};
       a.cqe = cqe;
@@ -141,6 +160,12 @@ class Program {
       a.wc_flags = sane ? std::uint64_t{IBV_WC_STANDARD_FLAGS} : in.word();
       if (in.chance(128)) a.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS;
       a.flags = sane ? in.below(2) : in.byte();
+      PdPlace* pd = a_pd(in);
+      if (pd && pd->domain && pd->pd->context == c && in.chance(128)) {
+        a.comp_mask |= IBV_CQ_INIT_ATTR_MASK_PD;
+        a.parent_domain = pd->pd;
+        domain = pd;
+      }
       p.ex = made([&] { return ibv_create_cq_ex(c, &a); });
       p.cq = p.ex ? ibv_cq_ex_to_cq(p.ex) : nullptr;
     } else {
@@ -154,6 +179,7 @@ class Program {
     if (!p.cq) return;
     p.small = cqe < 512;
     if (channel) p.channel = channel, ++channel->users;
+    if (domain) p.domain = domain, ++domain->users;
   }
   void srq(Record& in) {
     SrqPlace& p = s_.srqs[in.below(2)];
@@ -380,11 +406,17 @@ class Program {
   }
   void elements(Record& in) {
     MrPlace* m = pick(s_.mrs, &MrPlace::mr, in);
-    for (ibv_sge& e : sges_) {
+    for (ibv_sge& e : std::span(sges_).first(4)) {
       e.addr = reinterpret_cast<std::uintptr_t>(inside(in));
       e.length = length(in);
       e.lkey = m && in.chance(240) ? m->mr->lkey : in.byte();
     }
+    of_device_ = m && m->dm;
+  }
+  // Elements of device memory have offsets, except for inline data, which is read here and now.
+  void to_offsets() {
+    for (ibv_sge& e : sges_)
+      if (of_device_) e.addr %= 128;
   }
   int element_count(Record& in) {
     constexpr int all[] = {-1, 5, 33, 256, 0x7fffffff, -0x7fffffff};
@@ -393,7 +425,8 @@ class Program {
   }
   void fill_remote(ibv_send_wr& wr, Record& in) {
     MrPlace* m = pick(s_.mrs, &MrPlace::mr, in);
-    const std::uint64_t va = reinterpret_cast<std::uintptr_t>(inside(in)) & ~7ull;
+    std::uint64_t va = reinterpret_cast<std::uintptr_t>(inside(in)) & ~7ull;
+    if (m && m->dm) va %= 128;  // an offset
     const std::uint32_t key = m && in.chance(240) ? m->mr->rkey : in.word();
     if (wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD)
       wr.wr.atomic = {va, 1, 2, key};
@@ -420,6 +453,8 @@ class Program {
       else
         fill_remote(wr[i], in);
     }
+    if (std::none_of(wr, wr + n, [](auto& w) { return w.send_flags & IBV_SEND_INLINE; }))
+      to_offsets();
     const int error = checked(ibv_post_send(p->qp, wr, &bad));
     const auto posted = error ? static_cast<unsigned>(bad - wr) : n;
     REQUIRE(posted <= n && (!error || posted < n));
@@ -429,6 +464,7 @@ class Program {
   template <class F>
   void post_receives(Record& in, unsigned serial, F&& post) {
     elements(in);
+    to_offsets();
     ibv_recv_wr wr[2]{}, *bad = nullptr;
     for (unsigned i = 0; i < 2; ++i)
       wr[i] = {s_.next_id() + i, i ? nullptr : &wr[1], sges_, element_count(in)};
@@ -450,6 +486,7 @@ class Program {
     QpPlace* p = a_qp(in);
     if (!p || !p->ex) return;
     elements(in);
+    to_offsets();
     ibv_qp_ex* q = p->ex;
     ibv_wr_start(q);
     const unsigned n = in.below(4);
@@ -605,6 +642,64 @@ class Program {
     REQUIRE(mult_to_ibv_rate(static_cast<int>(v)) <= IBV_RATE_1200_GBPS);
     REQUIRE(mbps_to_ibv_rate(static_cast<int>(v)) <= IBV_RATE_1200_GBPS);
   }
+  // --- device memory, advice, and what there is not
+  void rare(Record& in) {
+    switch (in.below(4)) {
+      case 0:
+        return device_memory(in);
+      case 1:
+        return dm_region(in);
+      case 2:
+        return advise(in);
+      default:
+        return unsupported(in);
+    }
+  }
+  void device_memory(Record& in) {
+    DmPlace& p = s_.dms[in.below(2)];
+    if (p.dm && in.chance(64)) return s_.destroy(p);
+    if (p.dm) return copy(p, in);
+    const bool sane = in.chance(200);
+    ibv_alloc_dm_attr a{sane ? 1u + in.byte() : size(in), sane ? 0 : in.byte() % 16u,
+                        sane ? 0 : in.byte() & 1u};
+    p.dm = made([&] { return ibv_alloc_dm(context(in), &a); });
+    REQUIRE(p.dm || !sane);
+    p.length = a.length;
+  }
+  void copy(DmPlace& p, Record& in) {
+    std::uint8_t bytes[512] = {};
+    const std::uint64_t offset = in.chance(230) ? in.byte() : ~std::uint64_t{in.byte()};
+    const std::size_t length = in.byte() + 4u;
+    const bool aligned = offset % 4 == 0 && length % 4 == 0;
+    const bool inside = offset <= p.length && length <= p.length - offset;
+    const int expected = !aligned ? EINVAL : !inside ? EFAULT : 0;
+    REQUIRE(ibv_memcpy_to_dm(p.dm, offset, bytes, length) == expected);
+    REQUIRE(ibv_memcpy_from_dm(bytes, p.dm, offset, length) == expected);
+  }
+  void dm_region(Record& in) {
+    DmPlace* dm = pick(s_.dms, &DmPlace::dm, in);
+    PdPlace* pd = a_pd(in);
+    MrPlace& p = s_.mrs[in.below(4)];
+    if (p.mr && in.chance(64)) return s_.destroy(p);
+    if (p.mr || !dm || !pd) return;
+    const std::uint64_t offset = in.chance(200) ? 0 : in.byte();
+    const std::size_t length = in.chance(200) ? dm->length : in.word();
+    const unsigned access = in.chance(200) ? 0x2f : in.byte();
+    p.mr = made([&] { return ibv_reg_dm_mr(pd->pd, dm->dm, offset, length, access); });
+    const bool fits = offset <= dm->length && length <= dm->length - offset;
+    REQUIRE(!p.mr ||
+            (fits && access & IBV_ACCESS_ZERO_BASED && pd->pd->context == dm->dm->context));
+    if (p.mr) p.pd = pd, p.dm = dm, ++pd->users, ++dm->users;
+  }
+  void advise(Record& in) {
+    PdPlace* pd = a_pd(in);
+    if (!pd) return;
+    elements(in);
+    to_offsets();
+    const auto advice = any<ibv_advise_mr_advice>(in.chance(240) ? in.below(3) : in.word());
+    const std::uint32_t flags = in.chance(240) ? in.below(2) : in.word();
+    checked(ibv_advise_mr(pd->pd, advice, flags, sges_, in.below(5)));
+  }
   void unsupported(Record& in) {
     PdPlace* pd = a_pd(in);
     CqPlace* cq = a_cq(in);
@@ -624,7 +719,9 @@ class Program {
   }
 
   Session s_;
-  ibv_sge sges_[4]{};
+  // As many as a queue pair may allow; those behind the first four are empty.
+  ibv_sge sges_[33]{};
+  bool of_device_ = false;
 };
 
 }  // namespace

@@ -73,10 +73,18 @@ inline ibv_device* device() {
 struct PdPlace {
   ibv_pd* pd = nullptr;
   unsigned users = 0;
+  PdPlace* domain = nullptr;  // of a parent domain: what it stands for
+};
+struct DmPlace {
+  ibv_dm* dm = nullptr;
+  std::size_t length = 0;
+  unsigned users = 0;
 };
 struct MrPlace {
   ibv_mr* mr = nullptr;
   PdPlace* pd = nullptr;
+  DmPlace* dm = nullptr;
+  bool on_demand = false;
 };
 struct ChannelPlace {
   ibv_comp_channel* channel = nullptr;
@@ -86,6 +94,7 @@ struct CqPlace {
   ibv_cq* cq = nullptr;
   ibv_cq_ex* ex = nullptr;
   ChannelPlace* channel = nullptr;
+  PdPlace* domain = nullptr;
   unsigned users = 0;
   bool small = false;  // it may overrun
 };
@@ -129,11 +138,19 @@ class Session {
   void destroy(PdPlace& p) {
     const int expected = p.users ? EBUSY : 0;
     REQUIRE(ibv_dealloc_pd(p.pd) == expected);
+    if (expected) return;
+    if (p.domain) --p.domain->users;
+    p = {};
+  }
+  void destroy(DmPlace& p) {
+    const int expected = p.users ? EBUSY : 0;
+    REQUIRE(ibv_free_dm(p.dm) == expected);
     if (!expected) p = {};
   }
   void destroy(MrPlace& p) {
     REQUIRE(ibv_dereg_mr(p.mr) == 0);
     --p.pd->users;
+    if (p.dm) --p.dm->users;
     p = {};
   }
   void destroy(ChannelPlace& p) {
@@ -146,6 +163,7 @@ class Session {
     REQUIRE(ibv_destroy_cq(p.cq) == expected);
     if (expected) return;
     if (p.channel) --p.channel->users;
+    if (p.domain) --p.domain->users;
     p = {};
   }
   void destroy(SrqPlace& p) {
@@ -183,8 +201,13 @@ class Session {
       if (c.channel) destroy(c);
     for (MrPlace& m : mrs)
       if (m.mr) destroy(m);
-    for (PdPlace& p : pds)
-      if (p.pd) destroy(p), REQUIRE(!p.pd);
+    for (DmPlace& d : dms)
+      if (d.dm) destroy(d), REQUIRE(!d.dm);
+    // A parent domain goes before what it stands for.
+    for (std::size_t i = 0; i < pds.size(); ++i)
+      for (PdPlace& p : pds)
+        if (p.pd) destroy(p);
+    for (PdPlace& p : pds) REQUIRE(!p.pd);
     for (ibv_context*& c : contexts)
       if (c) REQUIRE(ibv_close_device(c) == 0);
     REQUIRE(lowest_fd() == lowest_fd_);
@@ -242,6 +265,7 @@ class Session {
 
   std::array<ibv_context*, 2> contexts{};
   std::array<PdPlace, 3> pds{};
+  std::array<DmPlace, 2> dms{};
   std::array<MrPlace, 4> mrs{};
   std::array<ChannelPlace, 2> channels{};
   std::array<CqPlace, 3> cqs{};
