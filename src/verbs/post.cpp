@@ -109,8 +109,9 @@ Refusal append(const Qp& qp, engine::SendQueue& sq, const ibv_send_wr& wr) {
   if (inlined) {
     std::uint8_t* to = sq.inline_of_reserved();
     for (int i = 0; i < wr.num_sge; ++i) {
-      std::memcpy(to, reinterpret_cast<const void*>(wr.sg_list[i].addr), wr.sg_list[i].length);
-      to += wr.sg_list[i].length;
+      const ibv_sge& from = wr.sg_list[i];
+      if (from.length) std::memcpy(to, reinterpret_cast<const void*>(from.addr), from.length);
+      to += from.length;
     }
   } else if (wr.num_sge) {
     w->num_sge = static_cast<std::uint8_t>(wr.num_sge);
