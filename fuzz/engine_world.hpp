@@ -161,28 +161,11 @@ class World {
   // One state further, up to RTS.
   void bring_up(unsigned i) {
     QueuePair& q = *qps[i];
-    const bool rc = q.type == QpType::rc, ud = q.type == QpType::ud;
+    const QpState from = q.state.load();
+    if (from >= QpState::rts) return;
     QpAttributes x = attributes(i);
-    std::uint32_t mask = attr_state;
-    switch (q.state.load()) {
-      case QpState::reset:
-        x.state = QpState::init;
-        mask |= attr_port | attr_pkey_index | (ud ? +attr_qkey : +attr_access_flags);
-        break;
-      case QpState::init:
-        x.state = QpState::rtr;
-        if (!ud) mask |= attr_av | attr_path_mtu | attr_dest_qpn | attr_rq_psn;
-        if (rc) mask |= attr_max_dest_rd_atomic | attr_min_rnr_timer;
-        break;
-      case QpState::rtr:
-        x.state = QpState::rts;
-        mask |= attr_sq_psn;
-        if (rc) mask |= attr_timeout | attr_retry_cnt | attr_rnr_retry | attr_max_qp_rd_atomic;
-        break;
-      default:
-        return;
-    }
-    REQUIRE(engine.modify_qp(now, q, x, mask).ok());
+    x.state = static_cast<QpState>(static_cast<int>(from) + 1);
+    REQUIRE(engine.modify_qp(now, q, x, required_attributes(q.type, from, x.state)).ok());
   }
   QpAttributes attributes(unsigned i) const {
     QpAttributes x;

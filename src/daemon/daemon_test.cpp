@@ -574,12 +574,18 @@ TEST(Daemon, RefusesAnotherUsersSocketUnderItsName) {
   });
 }
 
+// Somebody else has port 4791 of `local`.
+static Descriptor take_port() {
+  Descriptor other(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_in a{.sin_family = AF_INET, .sin_port = htons(port::roce_port)};
+  a.sin_addr.s_addr = local.v4();
+  EXPECT_EQ(::bind(other.get(), reinterpret_cast<sockaddr*>(&a), sizeof a), 0);
+  return other;
+}
+
 TEST(Daemon, AddressOfSomebodyElseIsAClearError) {
   isolated([] {
-    Descriptor other(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    sockaddr_in a{.sin_family = AF_INET, .sin_port = htons(port::roce_port)};
-    a.sin_addr.s_addr = local.v4();
-    ASSERT_EQ(::bind(other.get(), reinterpret_cast<sockaddr*>(&a), sizeof a), 0);
+    const Descriptor other = take_port();
     auto client = connect_or_fail();
     ASSERT_TRUE(client);
     auto fd = client->receive_socket(local, 1);
@@ -592,10 +598,7 @@ TEST(Daemon, AddressOfSomebodyElseIsAClearError) {
 // Another user's adverbd, say, that ends soon after its last client.
 TEST(Daemon, AnAddressThatIsLetGoOfSoonIsWaitedFor) {
   isolated([] {
-    Descriptor other(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    sockaddr_in a{.sin_family = AF_INET, .sin_port = htons(port::roce_port)};
-    a.sin_addr.s_addr = local.v4();
-    ASSERT_EQ(::bind(other.get(), reinterpret_cast<sockaddr*>(&a), sizeof a), 0);
+    Descriptor other = take_port();
     auto client = connect_or_fail();
     ASSERT_TRUE(client);
     std::jthread soon([&] {

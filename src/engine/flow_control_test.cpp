@@ -12,15 +12,21 @@ constexpr Remote theirs{0x10000, 0x5678};
 
 // --- same-host credit
 
+// Puts both ends on one host, where each slot's receiver has that much credit; the QP learns it.
+std::vector<CreditLine> share_host(Talk& t, std::uint64_t limit) {
+  std::vector<CreditLine> lines(4);
+  Gid host[] = {t.us(), t.them()};
+  t.engine.set_local(host, lines, limit);
+  t.modify(QpState::reset);
+  t.modify_to(*t.qp, QpState::rts);
+  return lines;
+}
+
 TEST(FlowControl, SameHostCreditStopsEveryTransport) {
   for (QpType type : {QpType::rc, QpType::uc, QpType::ud}) {
     Talk t({.type = type,
             .config = {.slot = 1, .max_qp = 4, .max_mr = 16, .active_mtu = Mtu::mtu_4096}});
-    std::vector<CreditLine> lines(4);
-    Gid host[] = {t.us(), t.them()};
-    t.engine.set_local(host, lines, 4 * frame_cost(1024 + 100));
-    t.modify(QpState::reset);
-    t.modify_to(*t.qp, QpState::rts);
+    std::vector<CreditLine> lines = share_host(t, 4 * frame_cost(1024 + 100));
     Remote r = theirs;
     unsigned slot = Talk::their_qpn.slot();
     for (int i = 0; i < 10; ++i)
@@ -41,11 +47,7 @@ TEST(FlowControl, SameHostCreditThatStandsStill) {
     Talk t({.type = type,
             .timeout = 20,
             .config = {.slot = 1, .max_qp = 4, .max_mr = 16, .active_mtu = Mtu::mtu_4096}});
-    std::vector<CreditLine> lines(4);
-    Gid host[] = {t.us(), t.them()};
-    t.engine.set_local(host, lines, 4 * frame_cost(1024 + 100));
-    t.modify(QpState::reset);
-    t.modify_to(*t.qp, QpState::rts);
+    std::vector<CreditLine> lines = share_host(t, 4 * frame_cost(1024 + 100));
     t.after(10s);  // an idle time before counts for nothing
     const auto post = [&](unsigned n) {
       while (n-- != 0)
@@ -118,11 +120,8 @@ TEST(FlowControl, TheLinkHoldsBackNothingThatIsAcknowledgedOrStaysOnTheHost) {
                        .max_mr = 16,
                        .active_mtu = Mtu::mtu_4096,
                        .link_rate = 1'000'000}});
-    std::vector<CreditLine> lines(4);
-    Gid host[] = {t.us(), t.them()};
-    if (type != QpType::rc) t.engine.set_local(host, lines, 1 << 20);
-    t.modify(QpState::reset);
-    t.modify_to(*t.qp, QpState::rts);
+    std::vector<CreditLine> lines;
+    if (type != QpType::rc) lines = share_host(t, 1 << 20);
     for (int i = 0; i < 10; ++i)
       t.post({.length = 1024, .remote = theirs, .remote_qpn = Talk::their_qpn, .remote_qkey = 1});
     EXPECT_EQ(t.waiting(), 10u);

@@ -198,16 +198,10 @@ class Network {
     x.retry_cnt = 7;
     x.rnr_retry = 7;
     x.min_rnr_timer = o.min_rnr_timer;
-    constexpr std::uint32_t masks[] = {attr_state | attr_port | attr_pkey_index | attr_access_flags,
-                                       attr_state | attr_av | attr_path_mtu | attr_dest_qpn |
-                                           attr_rq_psn | attr_max_dest_rd_atomic |
-                                           attr_min_rnr_timer,
-                                       attr_state | attr_sq_psn | attr_timeout | attr_retry_cnt |
-                                           attr_rnr_retry | attr_max_qp_rd_atomic};
-    constexpr QpState states[] = {QpState::init, QpState::rtr, QpState::rts};
-    for (int i = 0; i < 3; ++i) {
-      x.state = states[i];
-      ASSERT_TRUE(e.host->engine.modify_qp(now, *e.qp, x, masks[i]).ok());
+    for (const QpState state : {QpState::init, QpState::rtr, QpState::rts}) {
+      x.state = state;
+      const std::uint32_t mask = required_attributes(QpType::rc, e.qp->state, state);
+      ASSERT_TRUE(e.host->engine.modify_qp(now, *e.qp, x, mask).ok());
     }
   }
 

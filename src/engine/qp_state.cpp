@@ -112,6 +112,11 @@ TransitionError check_transition(QpType type, QpState from, QpState to, std::uin
   return {};
 }
 
+std::uint32_t required_attributes(QpType type, QpState from, QpState to) {
+  const Row* row = find_row(type, from, to);
+  return attr_state | (row ? row->required : 0);
+}
+
 void describe_mask(std::uint32_t mask, char* out, unsigned size) {
   if (!size) return;
   unsigned used = 0;

@@ -73,6 +73,8 @@ struct TransitionError {
 // Checks mask for the transition from -> to of a QP of this type.  Mask bits of attr_kernel_only
 // are ignored.
 TransitionError check_transition(QpType, QpState from, QpState to, std::uint32_t mask);
+// The least mask with which that transition is made: what it requires, and attr_state.
+std::uint32_t required_attributes(QpType, QpState from, QpState to);
 // The names of the attributes in mask as the verbs API spells them, comma-separated, into out
 // (NUL-terminated, cut to size).
 void describe_mask(std::uint32_t mask, char* out, unsigned size);

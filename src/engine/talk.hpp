@@ -389,21 +389,9 @@ class Talk {
 
   // INIT, RTR, RTS, as far as asked.
   void modify_to(QueuePair& q, QpState last) {
-    bool rc = o.type == QpType::rc, ud = o.type == QpType::ud;
-    std::uint32_t init = attr_state | attr_port | attr_pkey_index |
-                         (ud ? attr_qkey : static_cast<std::uint32_t>(attr_access_flags));
-    std::uint32_t rtr = attr_state;
-    if (!ud) rtr |= attr_av | attr_path_mtu | attr_dest_qpn | attr_rq_psn;
-    if (rc) rtr |= attr_max_dest_rd_atomic | attr_min_rnr_timer;
-    std::uint32_t rts = attr_state | attr_sq_psn;
-    if (rc) rts |= attr_timeout | attr_retry_cnt | attr_rnr_retry | attr_max_qp_rd_atomic;
-    struct Step {
-      QpState state;
-      std::uint32_t mask;
-    };
-    for (Step step : {Step{QpState::init, init}, {QpState::rtr, rtr}, {QpState::rts, rts}}) {
-      if (last < step.state) return;
-      modify(q, step.state, step.mask);
+    for (const QpState state : {QpState::init, QpState::rtr, QpState::rts}) {
+      if (last < state) return;
+      modify(q, state, required_attributes(o.type, q.state, state));
     }
   }
   void modify(QueuePair& q, QpState state, std::uint32_t mask = attr_state, bool notify = false) {

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "engine/burst.hpp"
-#include "wire/icrc_prefixes.hpp"
 #include "port/udp_port.hpp"
+#include "wire/icrc_prefixes.hpp"
 
 namespace adverb::port {
 

@@ -14,9 +14,9 @@
 
 #include "engine/burst.hpp"
 #include "port/address.hpp"
-#include "wire/icrc_prefixes.hpp"
 #include "port/source_ports.hpp"
 #include "port/udp_port.hpp"
+#include "wire/icrc_prefixes.hpp"
 
 namespace adverb::port {
 

@@ -216,18 +216,9 @@ void World::connect(End& e) {
   x.rnr_retry = spec.rnr_retry;
   x.min_rnr_timer = spec.min_rnr_timer;
   x.qkey = 0x11111111;
-  using namespace engine;
-  const bool rc = spec.type == QpType::rc, ud = spec.type == QpType::ud;
-  std::uint32_t init = attr_state | attr_port | attr_pkey_index |
-                       (ud ? attr_qkey : static_cast<std::uint32_t>(attr_access_flags));
-  std::uint32_t rtr = attr_state;
-  if (!ud) rtr |= attr_av | attr_path_mtu | attr_dest_qpn | attr_rq_psn;
-  if (rc) rtr |= attr_max_dest_rd_atomic | attr_min_rnr_timer;
-  std::uint32_t rts = attr_state | attr_sq_psn;
-  if (rc) rts |= attr_timeout | attr_retry_cnt | attr_rnr_retry | attr_max_qp_rd_atomic;
-  for (auto [state, mask] :
-       {std::pair{QpState::init, init}, {QpState::rtr, rtr}, {QpState::rts, rts}}) {
+  for (const QpState state : {QpState::init, QpState::rtr, QpState::rts}) {
     x.state = state;
+    const std::uint32_t mask = engine::required_attributes(spec.type, e.qp->state, state);
     const auto result = e.host->engine->modify_qp(instant(), *e.qp, x, mask);
     if (!result.ok())
       violated("{}: modify_qp refused: {}", name(e), result.what ? result.what : "");

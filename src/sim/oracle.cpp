@@ -24,6 +24,7 @@ bool is_word(WrOpcode o) {
          o == WrOpcode::atomic_write;
 }
 
+// Not the engine's function: an oracle that asked the engine could not find it wrong.
 WcOpcode completed_as(WrOpcode o) {
   switch (o) {
     case WrOpcode::rdma_write:
