@@ -2,6 +2,9 @@
 // The requester, in conversations: which packets a work request becomes, and when they may go.
 #include <gtest/gtest.h>
 
+#include <mutex>
+#include <thread>
+
 #include "engine/talk.hpp"
 
 namespace adverb::engine::talk {
@@ -536,6 +539,37 @@ TEST(Requester, UnreliableLocalErrorStopsTheSendQueueOnly) {
     t.post({.length = 2, .remote_qpn = Talk::their_qpn, .remote_qkey = 1});
     EXPECT_EQ(t.waiting(), 1u);
     t.sent(5, WcOpcode::send, 2);
+  }
+}
+
+// A send queue in SQE is flushed while another thread posts; the CQ overruns in the midst of that
+// and takes the QP to the error state, which flushes too, and further.
+TEST(Requester, AFlushThatOverrunsTheCqBesideAPoster) {
+  constexpr std::uint32_t posts = 4000;
+  for (int round = 0; round < 20; ++round) {
+    Talk t({.type = QpType::ud, .max_send_wr = posts + 1, .cq_size = 500});
+    t.post({.length = 4, .lkey = 0xdead00, .remote_qpn = Talk::their_qpn, .remote_qkey = 1});
+    t.failed(1, WcStatus::loc_prot_err);
+    ASSERT_EQ(t.state(), QpState::sqe);
+    SendQueue& sq = *t.qp->sq;
+    std::thread poster([&] {
+      for (std::uint32_t i = 0; i < posts; ++i) {
+        std::lock_guard hold(sq.lock);
+        SendWqe* w = sq.reserve();
+        ASSERT_TRUE(w);
+        w->flags = send_signaled;
+        sq.publish();
+      }
+    });
+    while (sq.posted() < posts / 4) std::this_thread::yield();
+    t.engine.ring_doorbell(*t.qp);
+    t.silent();
+    poster.join();
+    EXPECT_EQ(t.state(), QpState::error);
+    t.engine.ring_doorbell(*t.qp);
+    t.silent();
+    EXPECT_EQ(t.qp->comp.acked, sq.posted());
+    EXPECT_EQ(t.counters().cq_overruns, 1u);
   }
 }
 

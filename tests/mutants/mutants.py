@@ -49,9 +49,9 @@ MUTANTS = [
      "  if (verb == Verb::send && !q_.resp.recv_open) (void)open_receive();\n"
      "  if (verb == Verb::send || verb == Verb::write) {\n    q_.resp.ack_owed = true;"),
     ("one WQE is not flushed", "lifecycle.cpp",
-     "  for (std::uint32_t posted = q.sq->posted(); q.comp.acked != posted;)\n",
+     "  for (std::uint32_t posted = q.sq->posted();",
      "  if (q.sq->posted() - q.comp.acked > 1) ++q.comp.acked;\n"
-     "  for (std::uint32_t posted = q.sq->posted(); q.comp.acked != posted;)\n"),
+     "  for (std::uint32_t posted = q.sq->posted();"),
     ("receive WQEs are not flushed", "lifecycle.cpp",
      "  while (q.own_rq->take(q.resp.recv)) flush_one();",
      "  if (q.own_rq->take(q.resp.recv)) flush_one();"),
