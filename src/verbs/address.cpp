@@ -2,7 +2,9 @@
 // Address handles and address vectors (ibv_create_ah(3), ibv_create_ah_from_wc(3)).  On RoCE every
 // address is global: a destination GID and the index of a source GID (annex A17).
 #include <arpa/inet.h>
+#include <netinet/in.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -72,13 +74,16 @@ int destroy_ah(ibv_ah* a) {
   return 0;
 }
 
-// The 40 bytes in front of a UD payload are a GRH (IPv6 header), or 20 unused bytes and an IPv4
+// The 40 bytes in front of a UD payload: a GRH or IPv6 header, or 20 unspecified bytes and an IPv4
 // header (annex A17).
 struct ReceivedHeader {
   Gid source{}, destination{};
   std::uint32_t flow_label{};
   std::uint8_t traffic_class{}, hop_limit{};
+  bool to_group{};
 };
+
+constexpr unsigned ipv4_offset = 20, ipv4_bytes = 20;
 
 std::uint16_t sum16(const std::uint8_t* p, unsigned n) {
   std::uint32_t sum = 0;
@@ -87,21 +92,29 @@ std::uint16_t sum16(const std::uint8_t* p, unsigned n) {
   return static_cast<std::uint16_t>(sum);
 }
 
-bool is_ipv4(const std::uint8_t* ip) { return ip[0] == 0x45 && sum16(ip, 20) == 0xffff; }
+// 4, 6, or 0 when it is neither.  The unspecified bytes may look like an IPv6 header: an IPv4
+// header whose checksum is right is believed.
+unsigned version_of(const std::uint8_t* grh) {
+  const std::uint8_t* ip = grh + ipv4_offset;
+  if (grh[0] >> 4 != 6) return ip[0] >> 4 == 4 ? 4 : 0;
+  return ip[0] == 0x45 && sum16(ip, ipv4_bytes) == 0xffff ? 4 : 6;
+}
 
-ReceivedHeader parse(const std::uint8_t* grh) {
+ReceivedHeader parse_ipv4(const std::uint8_t* ip) {
   ReceivedHeader h;
-  const std::uint8_t* ip = grh + 20;
-  if (is_ipv4(ip)) {
-    std::uint32_t address;
-    std::memcpy(&address, ip + 12, 4);
-    h.source = Gid::from_v4(address);
-    std::memcpy(&address, ip + 16, 4);
-    h.destination = Gid::from_v4(address);
-    h.traffic_class = ip[1];
-    h.hop_limit = ip[8];
-    return h;
-  }
+  std::uint32_t address;
+  std::memcpy(&address, ip + 12, 4);
+  h.source = Gid::from_v4(address);
+  std::memcpy(&address, ip + 16, 4);
+  h.destination = Gid::from_v4(address);
+  h.traffic_class = ip[1];
+  h.hop_limit = ip[8];
+  h.to_group = IN_MULTICAST(ntohl(address));
+  return h;
+}
+
+ReceivedHeader parse_ipv6(const std::uint8_t* grh) {
+  ReceivedHeader h;
   std::uint32_t word;
   std::memcpy(&word, grh, 4);
   word = ntohl(word);
@@ -110,29 +123,41 @@ ReceivedHeader parse(const std::uint8_t* grh) {
   h.hop_limit = grh[7];
   std::memcpy(h.source.bytes.data(), grh + 8, 16);
   std::memcpy(h.destination.bytes.data(), grh + 24, 16);
+  h.to_group = h.destination.bytes[0] == 0xff;
   return h;
 }
 
-int init_ah_from_wc(ibv_context* c, std::uint8_t port, const ibv_wc& wc, const ibv_grh* grh,
+// 0, or the errno.
+int find_gid(const Context& context, const Gid& gid, std::uint8_t& index) {
+  const auto gids = context.info().gids;
+  const auto found = std::find(gids.begin(), gids.end(), gid);
+  if (found == gids.end()) return EINVAL;
+  index = static_cast<std::uint8_t>(found - gids.begin());
+  return 0;
+}
+
+// The reply to a datagram that was sent to a group has no source address: EINVAL, as the API's
+// reference implementation has it.
+int init_ah_from_wc(ibv_context* c, std::uint8_t port, const ibv_wc& wc, const ibv_grh* received,
                     ibv_ah_attr& attr) {
   attr = {};
   attr.sl = wc.sl;
   attr.port_num = port;
   if (!(wc.wc_flags & IBV_WC_GRH)) return 0;
-  const ReceivedHeader h = parse(reinterpret_cast<const std::uint8_t*>(grh));
-  const auto& gids = of(c)->info().gids;
-  for (unsigned i = 0; i < gids.size(); ++i) {
-    if (gids[i] != h.destination) continue;
-    attr.is_global = 1;
-    std::memcpy(attr.grh.dgid.raw, h.source.bytes.data(), 16);
-    attr.grh.sgid_index = static_cast<std::uint8_t>(i);
-    attr.grh.flow_label = h.flow_label;
-    attr.grh.hop_limit = 0xff;
-    attr.grh.traffic_class = h.traffic_class;
-    return 0;
-  }
-  errno = EINVAL;
-  return -1;
+  const auto* grh = reinterpret_cast<const std::uint8_t*>(received);
+  const unsigned version = version_of(grh);
+  if (!version) return EPROTONOSUPPORT;
+  if (port != 1) return EINVAL;
+  if (version == 6 && grh[6] != IPPROTO_UDP) return EPROTONOSUPPORT;
+  const ReceivedHeader h = version == 4 ? parse_ipv4(grh + ipv4_offset) : parse_ipv6(grh);
+  if (h.to_group) return EINVAL;
+  if (const int error = find_gid(*of(c), h.destination, attr.grh.sgid_index)) return error;
+  attr.is_global = 1;
+  std::memcpy(attr.grh.dgid.raw, h.source.bytes.data(), 16);
+  attr.grh.flow_label = h.flow_label;
+  attr.grh.hop_limit = h.hop_limit;
+  attr.grh.traffic_class = h.traffic_class;
+  return 0;
 }
 
 }  // namespace
@@ -150,12 +175,15 @@ ADVERB_API int ibv_destroy_ah(ibv_ah* ah) {
 
 ADVERB_API int ibv_init_ah_from_wc(ibv_context* c, std::uint8_t port, ibv_wc* wc, ibv_grh* grh,
                                    ibv_ah_attr* attr) {
-  return init_ah_from_wc(c, port, *wc, grh, *attr);
+  const int error = init_ah_from_wc(c, port, *wc, grh, *attr);
+  if (!error) return 0;
+  errno = error;
+  return -1;
 }
 
 ADVERB_API ibv_ah* ibv_create_ah_from_wc(ibv_pd* pd, ibv_wc* wc, ibv_grh* grh, std::uint8_t port) {
   ibv_ah_attr attr;
-  if (init_ah_from_wc(pd->context, port, *wc, grh, attr)) return nullptr;
+  if (ibv_init_ah_from_wc(pd->context, port, wc, grh, &attr)) return nullptr;
   return ibv_create_ah(pd, &attr);
 }
 

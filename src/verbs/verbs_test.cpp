@@ -272,42 +272,6 @@ TEST_F(Verbs, QueryQpTellsTheTrueCapacity) {
   EXPECT_EQ(ibv_destroy_qp(qp), 0);
 }
 
-TEST_F(Verbs, AddressNeedsAGidTableEntry) {
-  ibv_ah_attr a = own_address();
-  a.is_global = 0;
-  errno = 0;
-  EXPECT_EQ(ibv_create_ah(pd, &a), nullptr);
-  EXPECT_EQ(errno, EINVAL);
-  a = own_address();
-  a.grh.sgid_index = 7;  // empty
-  EXPECT_EQ(ibv_create_ah(pd, &a), nullptr);
-  a.grh.sgid_index = 200;
-  EXPECT_EQ(ibv_create_ah(pd, &a), nullptr);
-}
-
-TEST_F(Verbs, AddressFromAReceivedIpv4Header) {
-  alignas(8) unsigned char grh[40]{};
-  const unsigned char header[20] = {0x45, 0x0a, 0, 60, 0, 0, 0x40, 0, 63, 17, 0, 0, 10, 9, 8, 7};
-  std::memcpy(grh + 20, header, 20);
-  ibv_gid own;
-  ASSERT_EQ(ibv_query_gid(context, 1, 0, &own), 0);
-  std::memcpy(grh + 36, own.raw + 12, 4);
-  std::uint32_t sum = 0;
-  for (int i = 20; i < 40; i += 2) sum += grh[i] << 8 | grh[i + 1];
-  while (sum >> 16) sum = (sum & 0xffff) + (sum >> 16);
-  grh[30] = static_cast<unsigned char>(~sum >> 8);
-  grh[31] = static_cast<unsigned char>(~sum);
-  ibv_wc wc{};
-  wc.wc_flags = IBV_WC_GRH;
-  ibv_ah_attr a;
-  ASSERT_EQ(ibv_init_ah_from_wc(context, 1, &wc, reinterpret_cast<ibv_grh*>(grh), &a), 0);
-  EXPECT_EQ(a.is_global, 1);
-  EXPECT_EQ(a.grh.sgid_index, 0);
-  EXPECT_EQ(a.grh.traffic_class, 0x0a);
-  const unsigned char source[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, 8, 7};
-  EXPECT_EQ(std::memcmp(a.grh.dgid.raw, source, 16), 0);
-}
-
 TEST_F(Verbs, UnsupportedCallsSaySo) {
   errno = 0;
   EXPECT_EQ(ibv_alloc_mw(pd, IBV_MW_TYPE_2), nullptr);
