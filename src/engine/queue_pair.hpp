@@ -131,6 +131,9 @@ class QueuePair {
   ReceiveQueue* rq = nullptr;  // own_rq or the SRQ's
   CompletionQueue *send_cq = nullptr, *recv_cq = nullptr;
 
+  //= IBTA 10.2.9: the lists of an SRQ's receive WQEs are of the SRQ's protection domain
+  PdId receive_pd() const { return srq ? srq->pd : pd; }
+
   RequesterState req;
   CompleterState comp;
   ResponderState resp;

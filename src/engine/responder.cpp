@@ -46,9 +46,9 @@ constexpr VerdictRow rows[] = {
      AsyncEvent::qp_req_err},
     {Verdict::too_many_reads, nak_of(wire::NakCode::invalid_request), WcStatus::rem_inv_req_err,
      true, AsyncEvent::qp_req_err},
-    {Verdict::remote_access, nak_of(wire::NakCode::remote_access_error), WcStatus::rem_access_err,
+    {Verdict::remote_access, nak_of(wire::NakCode::remote_access_error), WcStatus::loc_access_err,
      true, AsyncEvent::qp_access_err},
-    {Verdict::memory_fault, nak_of(wire::NakCode::remote_access_error), WcStatus::rem_access_err,
+    {Verdict::memory_fault, nak_of(wire::NakCode::remote_access_error), WcStatus::loc_access_err,
      true, AsyncEvent::qp_access_err},
     {Verdict::receive_protection, nak_of(wire::NakCode::remote_operational_error),
      WcStatus::loc_prot_err, true, AsyncEvent::qp_fatal},
@@ -234,7 +234,8 @@ Verdict Responder::execute_send(const wire::Packet& p, const wire::OpcodeInfo& i
     r.received = 0;
   }
   if (r.received + p.payload.size() > r.recv.length) return Verdict::message_too_long;
-  switch (scatter(e_.keys_, q_.pd, r.recv.list(), r.received, p.payload.data(), p.payload.size())) {
+  switch (scatter(e_.keys_, q_.receive_pd(), r.recv.list(), r.received, p.payload.data(),
+                  p.payload.size())) {
     case SgStatus::ok:
       break;
     case SgStatus::fault:
@@ -399,7 +400,7 @@ void Responder::fail_receive(WcStatus status) {
 }
 
 // Reliable: what a refused request costs, as the table has it.
-void Responder::refuse(Verdict v, const wire::Packet&) {
+void Responder::refuse(Verdict v, const wire::Packet& p) {
   ResponderState& r = q_.resp;
   r.nak_owed = true;
   r.nak_sent = true;  // later PSNs are dropped in silence until the expected one comes
@@ -414,6 +415,11 @@ void Responder::refuse(Verdict v, const wire::Packet&) {
   r.nak_syndrome = row->syndrome;
   if (!row->to_error) return;
   if (row->event == AsyncEvent::qp_access_err) ++e_.counters_.resp_remote_access_errors;
+  //= IBTA 11.6.2: a WRITE with immediate data that may not write ends its receive WQE with a local
+  // access error
+  if (row->receive_status == WcStatus::loc_access_err && p.info().verb == Verb::write &&
+      p.info().has(wire::ext_imm_dt))
+    open_receive();
   fail_receive(row->receive_status);
   e_.to_error(q_, row->event, true);
 }
@@ -722,9 +728,10 @@ void Responder::deliver_datagram(const RxFrame& f) {
   auto pad = static_cast<std::uint32_t>(wire::pad_of(p.payload.size()));
   write_network_header(
       f, p.info().header_bytes + static_cast<std::uint32_t>(p.payload.size()) + pad + 4, header);
-  SgStatus s = scatter(e_.keys_, q_.pd, r.recv.list(), 0, header, grh_bytes);
+  SgStatus s = scatter(e_.keys_, q_.receive_pd(), r.recv.list(), 0, header, grh_bytes);
   if (s == SgStatus::ok)
-    s = scatter(e_.keys_, q_.pd, r.recv.list(), grh_bytes, p.payload.data(), p.payload.size());
+    s = scatter(e_.keys_, q_.receive_pd(), r.recv.list(), grh_bytes, p.payload.data(),
+                p.payload.size());
   if (s != SgStatus::ok) {
     if (s == SgStatus::fault) ++e_.counters_.memory_faults;
     fail_receive(WcStatus::loc_prot_err);

@@ -204,6 +204,24 @@ TEST(Responder, WriteBeyondItsRegionTouchesNothing) {
   EXPECT_EQ(t.text(0, 1500), std::string(1500, 0));
 }
 
+//= IBTA 11.6.2: a WRITE with immediate data that may not write ends its receive WQE with a local
+// access error
+TEST(Responder, WriteWithImmediateThatMayNotWrite) {
+  Talk t;
+  auto r = t.post_recv(0, 10);
+  auto next = t.post_recv(0, 10);
+  t.in(write_only_imm(0, {t.address(64), t.mr->key ^ 1}, "abc").imm(2).ack_req());
+  t.out(nak(0, NakCode::remote_access_error, 0));
+  EXPECT_EQ(t.events(), Words{"qp QP_ACCESS_ERR"});
+  t.receive_failed(r, WcStatus::loc_access_err);
+  t.receive_failed(next, WcStatus::wr_flush_err);
+
+  Talk none;  // nothing to end
+  none.in(write_only_imm(0, {none.address(64), none.mr->key ^ 1}, "abc").imm(2).ack_req());
+  none.out(nak(0, NakCode::remote_access_error, 0));
+  none.no_completion();
+}
+
 // C20, C47, C49
 //= IBTA 10.6.3, 9.9.3: no right, no key, another domain, out of range: NAK remote access error at
 // once
@@ -747,6 +765,25 @@ TEST(Responder, SrqTellsNoCreditsAndIsNotReadyWhenEmpty) {
   t.received(r, 1);
   t.in(send_only(1, "x").ack_req(), send_only(2, "x").ack_req());
   t.out(rnr_nak(2, 1, 2));
+}
+
+// C49
+//= IBTA 10.2.9: the lists of an SRQ's receive WQEs are of the SRQ's protection domain
+TEST(Responder, C49_ReceiveListIsOfTheDomainOfTheSrq) {
+  for (bool of_the_qp : {false, true}) {
+    Talk t({.srq_depth = 4, .srq_pd = Talk::other_pd});
+    MemoryRegion* region = t.add_region(0, 100, 0xf, of_the_qp ? Talk::pd : Talk::other_pd);
+    auto r = t.post_recv({{t.address(0), 10, region->key}});
+    t.in(send_only(0, "abc").ack_req());
+    if (of_the_qp) {
+      t.out(nak(0, NakCode::remote_operational_error, 0));
+      t.receive_failed(r, WcStatus::loc_prot_err);
+    } else {
+      t.out(ack(0, 1));
+      t.received(r, 3);
+      EXPECT_EQ(t.text(0, 3), "abc");
+    }
+  }
 }
 
 // C34

@@ -297,6 +297,7 @@ struct Options {
   std::uint32_t access = access_remote_write | access_remote_read | access_remote_atomic;
   std::uint32_t max_send_wr = 64, max_recv_wr = 64, cq_size = 256;
   std::uint32_t srq_depth = 0;  // not 0: the QP has an SRQ
+  PdId srq_pd = 1;
   bool sq_sig_all = false, v6 = false;
   std::size_t arena = 1 << 19;  // of a TxBurst
   QpState state = QpState::rts;
@@ -332,7 +333,7 @@ class Talk {
     mr = add_region(0, memory_bytes, 0xf | access_flush_global | access_flush_persistent);
     send_cq = engine.create_cq(o.cq_size, &send_cq);
     recv_cq = engine.create_cq(o.cq_size, &recv_cq);
-    if (o.srq_depth) srq = engine.create_srq(o.srq_depth, 4, pd, &srq);
+    if (o.srq_depth) srq = engine.create_srq(o.srq_depth, 4, o.srq_pd, &srq);
     qp = create_qp();
     modify_to(*qp, o.state);
   }

@@ -358,7 +358,7 @@ void World::check_receive_failure(End& e, const Cqe& c) {
   bool due = false;
   if (c.status == WcStatus::wr_flush_err) due = error;
   if (c.status == WcStatus::loc_len_err) due = error && op && op->wrong == Wrong::long_send;
-  if (c.status == WcStatus::rem_access_err)
+  if (c.status == WcStatus::loc_access_err)  // of a WRITE with immediate data
     due = error && (!e.target_region || (op && op->wrong != Wrong::none));
   if (!due)
     violated("{}: receive WQE {} fails without cause: {}", name(e), c.wr_id, name_of(c.status));
