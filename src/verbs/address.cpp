@@ -52,11 +52,12 @@ ibv_ah* create_ah(ibv_pd* p, const ibv_ah_attr& attr) {
   if (const int error = fault(Call::create_ah)) return errno = error, nullptr;
   Pd* pd = of(p);
   if (!pd->context->alive()) return errno = EIO, nullptr;
+  if (const int error = live().check(p, Kind::pd)) return fail(error, "create_ah: no such PD");
   auto ah = std::make_unique<Ah>();
   if (const int error = make_address(*pd->context, attr, "create_ah", ah->av))
     return errno = error, nullptr;
   ah->pd = pd;
-  ah->ah = {.context = p->context, .pd = p, .handle = 0};
+  ah->ah = {.context = p->context, .pd = p, .handle = next_handle()};
   ++pd->references;
   ++pd->context->references;
   live().add(ah.get(), Kind::ah);
@@ -65,7 +66,8 @@ ibv_ah* create_ah(ibv_pd* p, const ibv_ah_attr& attr) {
 
 int destroy_ah(ibv_ah* a) {
   if (const int error = fault(Call::destroy_ah)) return error;
-  if (!live().remove(a, Kind::ah)) return EINVAL;
+  if (const int error = live().check(a, Kind::ah)) return error;
+  live().remove(a, Kind::ah);
   Ah* ah = of(a);
   Context* context = ah->pd->context;
   --ah->pd->references;

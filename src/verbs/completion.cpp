@@ -29,7 +29,7 @@ ibv_comp_channel* create_channel(ibv_context* c) {
 
 int destroy_channel(ibv_comp_channel* c) {
   if (const int error = fault(Call::destroy_comp_channel)) return error;
-  if (!live().contains(c, Kind::channel)) return EINVAL;
+  if (const int error = live().check(c, Kind::channel)) return error;
   Context* context = of(c)->context;
   pthread_mutex_lock(&context->context()->mutex);
   const int references = c->refcnt;
@@ -58,7 +58,7 @@ std::unique_ptr<Cq> make_cq(ibv_context* c, std::int64_t cqe, void* cq_context,
     return fail(EINVAL, "create_cq: {} entries asked for, 1 to {} are possible", cqe, max_cqe);
   if (vector < 0 || vector >= c->num_comp_vectors)
     return fail(EINVAL, "create_cq: comp_vector {} of {}", vector, c->num_comp_vectors);
-  if (channel && of(channel)->context != context)
+  if (channel && (!live().contains(channel, Kind::channel) || of(channel)->context != context))
     return fail(EINVAL, "create_cq: the completion channel is another context's");
   auto cq = std::make_unique<Cq>();
   cq->context = context;
@@ -72,6 +72,7 @@ std::unique_ptr<Cq> make_cq(ibv_context* c, std::int64_t cqe, void* cq_context,
   pub.channel = channel;
   pub.cq_context = cq_context;
   pub.cqe = static_cast<int>(cqe);
+  pub.handle = next_handle();
   init_sync(pub.mutex, pub.cond);
   change_references(cq->channel, 1);
   ++context->references;
@@ -82,7 +83,7 @@ std::unique_ptr<Cq> make_cq(ibv_context* c, std::int64_t cqe, void* cq_context,
 // In two parts: the wait for the application's acknowledgements between them must be cancellable.
 int detach_cq(ibv_cq* c, std::uint32_t& comp, std::uint32_t& async) {
   if (const int error = fault(Call::destroy_cq)) return error;
-  if (!live().contains(c, Kind::cq)) return EINVAL;
+  if (const int error = live().check(c, Kind::cq)) return error;
   Cq* cq = of(c);
   if (!cq->context->alive()) return EIO;
   if (!cq->context->device->destroy_cq(cq->queue)) return EBUSY;

@@ -127,30 +127,6 @@ int close_device(ibv_context* c) {
 
 }  // namespace
 
-LiveObjects& live() {
-  static auto* objects = new LiveObjects;
-  return *objects;
-}
-
-void LiveObjects::add(const void* object, Kind kind) {
-  std::lock_guard lock(mutex_);
-  objects_[object] = kind;
-}
-
-bool LiveObjects::remove(const void* object, Kind kind) {
-  std::lock_guard lock(mutex_);
-  auto it = objects_.find(object);
-  if (it == objects_.end() || it->second != kind) return false;
-  objects_.erase(it);
-  return true;
-}
-
-bool LiveObjects::contains(const void* object, Kind kind) {
-  std::lock_guard lock(mutex_);
-  auto it = objects_.find(object);
-  return it != objects_.end() && it->second == kind;
-}
-
 // The device stays open while objects exist, although the application has closed the context above
 // them.
 void Context::release() {
@@ -205,7 +181,7 @@ ADVERB_API const char* ibv_get_sysfs_path() {
 
 ADVERB_API int ibv_read_sysfs_file(const char* dir, const char* file, char* buffer,
                                    std::size_t size) {
-  return guarded([&] {
+  return static_cast<int>(guarded([&]() -> ssize_t {
     const std::string path = std::string(dir) + "/" + file;
     const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (fd < 0) return -1;
@@ -220,6 +196,6 @@ ADVERB_API int ibv_read_sysfs_file(const char* dir, const char* file, char* buff
         return -1;
       }
     }
-    return static_cast<int>(n);
-  });
+    return n;
+  }));
 }

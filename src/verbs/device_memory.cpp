@@ -61,7 +61,6 @@ int check_attributes(const ibv_alloc_dm_attr& a) {
 // Memory alone needs no running device: a forked child may have some of the context that it
 // inherited.
 ibv_dm* do_alloc_dm(ibv_context* c, const ibv_alloc_dm_attr& a) {
-  static std::atomic<std::uint32_t> next_handle{1};
   if (const int error = fault(Call::alloc_dm)) return errno = error, nullptr;
   if (const int error = check_attributes(a)) return errno = error, nullptr;
   Context* context = of(c);
@@ -82,7 +81,7 @@ ibv_dm* do_alloc_dm(ibv_context* c, const ibv_alloc_dm_attr& a) {
             .memcpy_to_dm = memcpy_to_dm,
             .memcpy_from_dm = memcpy_from_dm,
             .comp_mask = IBV_DM_MASK_HANDLE,
-            .handle = next_handle.fetch_add(1, std::memory_order_relaxed)};
+            .handle = next_handle()};
   ++context->references;
   live().add(&dm->dm, Kind::dm);
   return &dm.release()->dm;
@@ -90,7 +89,7 @@ ibv_dm* do_alloc_dm(ibv_context* c, const ibv_alloc_dm_attr& a) {
 
 int do_free_dm(ibv_dm* d) {
   if (const int error = fault(Call::free_dm)) return error;
-  if (!live().contains(d, Kind::dm)) return EINVAL;
+  if (const int error = live().check(d, Kind::dm)) return error;
   Dm* dm = of(d);
   if (dm->references) return EBUSY;
   live().remove(d, Kind::dm);
@@ -109,6 +108,7 @@ ibv_mr* do_reg_dm_mr(ibv_pd* p, ibv_dm* d, std::uint64_t offset, std::size_t len
   Pd* pd = of(p);
   Dm* dm = of(d);
   if (!pd->context->alive()) return errno = EIO, nullptr;
+  if (!live().contains(p, Kind::pd)) return fail(EINVAL, "reg_dm_mr: no such PD");
   if (!live().contains(d, Kind::dm) || dm->context != pd->context)
     return fail(EINVAL, "reg_dm_mr: no device memory of the PD's context");
   if (const int error = check_access(access)) return errno = error, nullptr;

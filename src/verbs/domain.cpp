@@ -56,7 +56,7 @@ ibv_pd* alloc_pd(ibv_context* c) {
 
 int dealloc_pd(ibv_pd* p) {
   if (const int error = fault(Call::dealloc_pd)) return error;
-  if (!live().contains(p, Kind::pd)) return EINVAL;
+  if (const int error = live().check(p, Kind::pd)) return error;
   Pd* pd = of(p);
   if (pd->references) return EBUSY;
   live().remove(p, Kind::pd);
@@ -84,7 +84,7 @@ ibv_td* do_alloc_td(ibv_context* c, const ibv_td_init_attr* attr) {
 
 int do_dealloc_td(ibv_td* t) {
   if (const int error = fault(Call::dealloc_td)) return error;
-  if (!live().contains(t, Kind::td)) return EINVAL;
+  if (const int error = live().check(t, Kind::td)) return error;
   Td* td = of(t);
   if (td->references) return EBUSY;
   live().remove(t, Kind::td);

@@ -26,14 +26,25 @@ class NotCancelled {
   int before_{};
 };
 
-// Runs f; an exception becomes an errno: the return value, or errno and a null pointer.
+// What a call returns that returns an errno.  A kernel's refusal leaves it in errno as well, and
+// programs read either.
+inline int answer(int error) {
+  if (error > 0) errno = error;
+  return error;
+}
+
+// Runs f; an exception becomes an errno: the return value, or errno and a null pointer.  An int
+// that f returns is an errno, or negative.
 template <class F>
 auto guarded(F&& f) noexcept -> std::invoke_result_t<F> {
   using R = std::invoke_result_t<F>;
   NotCancelled guard;
   int error;
   try {
-    return f();
+    if constexpr (std::is_same_v<R, int>)
+      return answer(f());
+    else
+      return f();
   } catch (const std::bad_alloc&) {
     error = ENOMEM;
   } catch (...) {
@@ -42,6 +53,8 @@ auto guarded(F&& f) noexcept -> std::invoke_result_t<F> {
   if constexpr (std::is_pointer_v<R>) {
     errno = error;
     return nullptr;
+  } else if constexpr (std::is_same_v<R, int>) {
+    return answer(error);
   } else if constexpr (!std::is_void_v<R>) {
     return error;
   }

@@ -66,6 +66,7 @@ ibv_mr* reg_mr(ibv_pd* p, void* address, std::size_t length, std::uint64_t iova,
   if (const int error = fault(Call::reg_mr)) return errno = error, nullptr;
   Pd* pd = of(p);
   if (!pd->context->alive()) return errno = EIO, nullptr;
+  if (const int error = live().check(p, Kind::pd)) return fail(error, "reg_mr: no such PD");
   if (const int error = check_access(access)) return errno = error, nullptr;
   const bool write = access & IBV_ACCESS_LOCAL_WRITE;
   const bool on_demand = access & IBV_ACCESS_ON_DEMAND;
@@ -86,7 +87,7 @@ ibv_mr* reg_mr(ibv_pd* p, void* address, std::size_t length, std::uint64_t iova,
 
 int dereg_mr(ibv_mr* m) {
   if (const int error = fault(Call::dereg_mr)) return error;
-  if (!live().contains(m, Kind::mr)) return EINVAL;
+  if (const int error = live().check(m, Kind::mr)) return error;
   Mr* mr = of(m);
   if (!mr->pd->context->alive()) return EIO;
   live().remove(m, Kind::mr);
@@ -106,10 +107,12 @@ int rereg_mr(ibv_mr* m, int flags, ibv_pd* new_pd, void* address, std::size_t le
   if (flags & ~IBV_REREG_MR_FLAGS_SUPPORTED || !flags)
     return errno = EINVAL, IBV_REREG_MR_ERR_INPUT;
   const bool translation = flags & IBV_REREG_MR_CHANGE_TRANSLATION;
-  if ((flags & IBV_REREG_MR_CHANGE_PD) && (!new_pd || of(new_pd)->context != mr->pd->context))
+  if ((flags & IBV_REREG_MR_CHANGE_PD) &&
+      (!live().contains(new_pd, Kind::pd) || of(new_pd)->context != mr->pd->context))
     return errno = EINVAL, IBV_REREG_MR_ERR_INPUT;
   if (translation && (!length || !address || mr->dm)) return errno = EINVAL, IBV_REREG_MR_ERR_INPUT;
   if (!mr->pd->context->alive()) return errno = EIO, IBV_REREG_MR_ERR_CMD;
+  if (const int error = live().check(m, Kind::mr)) return errno = error, IBV_REREG_MR_ERR_INPUT;
   engine::MemoryRegion changed = *mr->region;
   if (flags & IBV_REREG_MR_CHANGE_ACCESS) {
     if (const int error = check_access(static_cast<unsigned>(access)))

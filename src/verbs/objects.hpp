@@ -14,11 +14,11 @@
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <unordered_map>
 
 #include "engine/engine.hpp"
 #include "nic/device.hpp"
 #include "verbs/api.hpp"
+#include "verbs/live_objects.hpp"
 
 namespace adverb::verbs {
 
@@ -30,20 +30,6 @@ inline constexpr std::uint32_t max_cq = 65536, max_srq = 65536, max_mr = 65536, 
 inline constexpr std::uint32_t max_rd_atomic = 128;
 inline constexpr std::uint64_t max_dm_size = 1 << 20;  // bytes, of each context
 inline constexpr std::uint64_t max_msg_size = 1ull << 31;
-
-// --- which objects exist
-enum class Kind : std::uint8_t { context, pd, td, mr, dm, channel, cq, qp, srq, ah };
-class LiveObjects {
- public:
-  void add(const void*, Kind);
-  bool remove(const void*, Kind);  // false: no such object
-  bool contains(const void*, Kind);
-
- private:
-  std::mutex mutex_;
-  std::unordered_map<const void*, Kind> objects_;
-};
-LiveObjects& live();
 
 // Counted up in every forked child: what was opened before is dead there (design D3).
 extern std::atomic<unsigned> fork_generation;

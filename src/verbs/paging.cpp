@@ -56,7 +56,7 @@ int prefetch(Range range, bool write) {
 
 int do_advise_mr(ibv_pd* p, unsigned advice, std::uint32_t flags, std::span<const ibv_sge> list) {
   if (const int error = fault(Call::advise_mr)) return error;
-  if (!live().contains(p, Kind::pd)) return EINVAL;
+  if (const int error = live().check(p, Kind::pd)) return error;
   Pd* pd = of(p);
   if (!pd->context->alive()) return EIO;
   if (advice > IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT)

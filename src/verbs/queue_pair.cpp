@@ -72,6 +72,11 @@ int check_cap(const ibv_qp_cap& cap, bool has_srq) {
 int check_objects(const Context* context, const ibv_qp_init_attr_ex& a) {
   if (!a.send_cq || !a.recv_cq)
     return refuse(EINVAL, "create_qp: a QP needs a send and a receive CQ");
+  int error = live().check(a.pd, Kind::pd);
+  if (!error) error = live().check(a.send_cq, Kind::cq);
+  if (!error) error = live().check(a.recv_cq, Kind::cq);
+  if (!error && a.srq) error = live().check(a.srq, Kind::srq);
+  if (error) return refuse(error, "create_qp: no such PD, CQ or SRQ");
   if (of(a.pd)->context != context || of(a.send_cq)->context != context ||
       of(a.recv_cq)->context != context || (a.srq && of(a.srq)->context != context))
     return refuse(EINVAL, "create_qp: PD, CQs and SRQ must be of one context");
@@ -235,6 +240,7 @@ int check_device_attributes(const Qp& qp, const ibv_qp_attr& a, unsigned mask) {
 int modify_qp(Qp& qp, const ibv_qp_attr& a, unsigned mask) {
   if (const int error = fault(Call::modify_qp)) return error;
   if (!qp.context->alive()) return EIO;
+  if (const int error = live().check(&qp, Kind::qp)) return error;
   if (const int error = check_device_attributes(qp, a, mask)) return error;
   engine::QpAttributes attr = convert(a, mask);
   if (mask & IBV_QP_AV) {
@@ -281,6 +287,7 @@ void fill_attr(const Qp& qp, const engine::QpAttributes& a, ibv_qp_attr& out) {
 int query_qp(Qp& qp, ibv_qp_attr& out, ibv_qp_init_attr& init) {
   if (const int error = fault(Call::query_qp)) return error;
   if (!qp.context->alive()) return EIO;
+  if (const int error = live().check(&qp, Kind::qp)) return error;
   out = {};
   engine::QpAttributes attr;
   qp.context->device->with_engine([&](engine::Engine&, Instant) {
@@ -308,7 +315,7 @@ int query_qp(Qp& qp, ibv_qp_attr& out, ibv_qp_init_attr& init) {
 
 int detach_qp(ibv_qp* q, std::uint32_t& async) {
   if (const int error = fault(Call::destroy_qp)) return error;
-  if (!live().contains(q, Kind::qp)) return EINVAL;
+  if (const int error = live().check(q, Kind::qp)) return error;
   Qp* qp = of(q);
   if (!qp->context->alive()) return EIO;
   live().remove(q, Kind::qp);

@@ -15,6 +15,7 @@ ibv_srq* create_srq(ibv_pd* p, void* srq_context, ibv_srq_attr& attr) {
   if (const int error = fault(Call::create_srq)) return errno = error, nullptr;
   Pd* pd = of(p);
   if (!pd->context->alive()) return errno = EIO, nullptr;
+  if (const int error = live().check(p, Kind::pd)) return fail(error, "create_srq: no such PD");
   if (attr.max_wr < 1 || attr.max_wr > max_srq_wr)
     return fail(EINVAL, "create_srq: max_wr {} of at most {}", attr.max_wr, max_srq_wr);
   if (attr.max_sge > max_srq_sge)
@@ -43,6 +44,7 @@ int modify_srq(ibv_srq* s, const ibv_srq_attr& attr, int mask) {
   if (const int error = fault(Call::modify_srq)) return error;
   Srq& srq = *of(s);
   if (!srq.context->alive()) return EIO;
+  if (const int error = live().check(s, Kind::srq)) return error;
   if (mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT)) return EINVAL;
   if (mask & IBV_SRQ_MAX_WR)
     return refuse(EOPNOTSUPP, "modify_srq: the size of an SRQ cannot be changed");
@@ -57,7 +59,7 @@ int modify_srq(ibv_srq* s, const ibv_srq_attr& attr, int mask) {
 
 int detach_srq(ibv_srq* s, std::uint32_t& async) {
   if (const int error = fault(Call::destroy_srq)) return error;
-  if (!live().contains(s, Kind::srq)) return EINVAL;
+  if (const int error = live().check(s, Kind::srq)) return error;
   Srq* srq = of(s);
   if (!srq->context->alive()) return EIO;
   if (!srq->context->device->destroy_srq(srq->queue)) return EBUSY;
@@ -108,6 +110,7 @@ ADVERB_API int ibv_query_srq(ibv_srq* s, ibv_srq_attr* attr) {
   if (const int error = fault(Call::query_srq)) return error;
   Srq& srq = *of(s);
   if (!srq.context->alive()) return EIO;
+  if (const int error = live().check(s, Kind::srq)) return error;
   *attr = {.max_wr = srq.queue->queue.depth(),
            .max_sge = srq.queue->queue.max_sge(),
            .srq_limit = srq.queue->limit.load(std::memory_order_relaxed)};

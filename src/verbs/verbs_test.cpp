@@ -190,7 +190,7 @@ TEST_F(MemoryRegions, Reregistration) {
 
 // --- references (C63)
 
-TEST_F(Verbs, WhatIsInUseIsNotDestroyed) {
+TEST_F(Verbs, C63_WhatIsInUseIsNotDestroyed) {
   ibv_pd* own = ibv_alloc_pd(context);
   ibv_mr* mr = ibv_reg_mr(own, buffer.data(), 64, 0);
   EXPECT_EQ(ibv_dealloc_pd(own), EBUSY);
@@ -220,13 +220,70 @@ TEST_F(Verbs, WhatIsInUseIsNotDestroyed) {
   EXPECT_EQ(ibv_destroy_comp_channel(channel), 0);
 }
 
-TEST_F(Verbs, DestroyedTwiceIsAnError) {
+TEST_F(Verbs, C63_DestroyedTwiceIsAnError) {
   ibv_pd* own = ibv_alloc_pd(context);
   EXPECT_EQ(ibv_dealloc_pd(own), 0);
   EXPECT_EQ(ibv_dealloc_pd(own), EINVAL);
   ibv_qp* qp = make_qp();
   EXPECT_EQ(ibv_destroy_qp(qp), 0);
   EXPECT_EQ(ibv_destroy_qp(qp), EINVAL);
+}
+
+// As on a kernel, where it is the handle that finds the object, in the structure's context.
+TEST_F(Verbs, AnotherHandleOrContextFindsNoObject) {
+  auto refused_with = [](std::uint32_t& handle, auto destroy) {
+    const std::uint32_t own = handle;
+    handle ^= 0xdeadbeef;
+    errno = 0;
+    EXPECT_EQ(destroy(), ENOENT);
+    EXPECT_EQ(errno, ENOENT);
+    handle = own;
+  };
+  ibv_pd* own = ibv_alloc_pd(context);
+  ibv_mr* mr = ibv_reg_mr(own, buffer.data(), 64, 0);
+  ibv_srq_init_attr wanted{.srq_context = nullptr,
+                           .attr = {.max_wr = 4, .max_sge = 1, .srq_limit = 0}};
+  ibv_srq* srq = ibv_create_srq(own, &wanted);
+  ibv_qp* qp = make_qp();
+  ibv_ah_attr address = own_address();
+  ibv_ah* ah = ibv_create_ah(own, &address);
+  ASSERT_TRUE(mr && srq && qp && ah);
+  refused_with(own->handle, [&] { return ibv_dealloc_pd(own); });
+  refused_with(own->handle, [&] {
+    EXPECT_EQ(ibv_reg_mr(own, buffer.data(), 64, 0), nullptr);
+    EXPECT_EQ(ibv_create_ah(own, &address), nullptr);
+    EXPECT_EQ(ibv_create_srq(own, &wanted), nullptr);
+    return errno;
+  });
+  refused_with(cq->handle, [&] {
+    EXPECT_EQ(make_qp(), nullptr);
+    return errno;
+  });
+  refused_with(mr->handle, [&] { return ibv_dereg_mr(mr); });
+  refused_with(srq->handle, [&] { return ibv_destroy_srq(srq); });
+  refused_with(cq->handle, [&] { return ibv_destroy_cq(cq); });
+  refused_with(ah->handle, [&] { return ibv_destroy_ah(ah); });
+  refused_with(qp->handle, [&] { return ibv_destroy_qp(qp); });
+  ibv_qp_attr attr{};
+  ibv_qp_init_attr init{};
+  refused_with(qp->handle, [&] { return ibv_query_qp(qp, &attr, IBV_QP_STATE, &init); });
+  refused_with(qp->handle, [&] { return ibv_modify_qp(qp, &attr, IBV_QP_STATE); });
+
+  ibv_context* other = ibv_open_device(context->device);
+  ASSERT_TRUE(other);
+  mr->context = other;
+  EXPECT_EQ(ibv_dereg_mr(mr), ENOENT);
+  mr->context = context;
+  EXPECT_EQ(ibv_close_device(other), 0);
+
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
+  EXPECT_EQ(ibv_destroy_ah(ah), 0);
+  EXPECT_EQ(ibv_destroy_srq(srq), 0);
+  errno = 0;
+  EXPECT_EQ(ibv_dealloc_pd(own), EBUSY);
+  EXPECT_EQ(errno, EBUSY);
+  EXPECT_EQ(ibv_dereg_mr(mr), 0);
+  EXPECT_EQ(ibv_dealloc_pd(own), 0);
 }
 
 // --- creators (C25)
