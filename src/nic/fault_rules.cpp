@@ -13,6 +13,7 @@
 #include <new>
 #include <sstream>
 
+#include "base/anew.hpp"
 #include "nic/clock.hpp"
 #include "nic/log.hpp"
 
@@ -140,7 +141,7 @@ std::span<faults::SharedCount> FaultRules::total() const {
 }
 
 void FaultRules::forked() {
-  new (&mutex_) std::mutex;  // whoever held it is the parent's
+  make_anew(mutex_);  // whoever held it is the parent's
   calls_ = std::make_unique<faults::Matcher>(rules_, clock_now(), total());
   told_.assign(rules_.size(), {});
 }

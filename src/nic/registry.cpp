@@ -12,6 +12,7 @@
 #include <new>
 #include <system_error>
 
+#include "base/anew.hpp"
 #include "base/assert.hpp"
 #include "base/spin_lock.hpp"
 #include "nic/fault_handler.hpp"
@@ -241,8 +242,8 @@ void Registry::after_fork_in_child() {
   r.devices_.clear();
   r.client_.reset();
   // A recursive mutex knows its owner by thread id, which the fork has changed.
-  new (&r.mutex_) std::recursive_mutex;
-  new (&r.closed_) std::condition_variable_any;
+  make_anew(r.mutex_);
+  make_anew(r.closed_);
 }
 
 void Registry::at_exit() {

@@ -12,6 +12,7 @@
 #include <new>
 #include <vector>
 
+#include "base/anew.hpp"
 #include "verbs/fault.hpp"
 #include "verbs/guard.hpp"
 #include "verbs/objects.hpp"
@@ -74,8 +75,8 @@ ibv_device** get_device_list(int* number) {
 void watch_forks() {
   static const int once = pthread_atfork(nullptr, nullptr, [] {
     fork_generation.fetch_add(1, std::memory_order_relaxed);
-    new (&device_list().mutex) std::mutex;
-    new (&live()) LiveObjects;  // what it held is the parent's
+    make_anew(device_list().mutex);
+    make_anew(live());  // what it held is the parent's
   });
   (void)once;
 }

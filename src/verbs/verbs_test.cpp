@@ -753,6 +753,7 @@ TEST_F(Verbs, ForkedChild) {
     if (!own) _exit(3);
     ibv_pd* own_pd = ibv_alloc_pd(own);
     if (!own_pd || ibv_dealloc_pd(own_pd)) _exit(4);
+    ibv_free_device_list(own_list);
     _exit(ibv_close_device(own) ? 5 : 0);
   }
   int status = -1;
