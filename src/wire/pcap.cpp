@@ -109,7 +109,7 @@ std::size_t pcap_native_record(std::uint8_t* out, std::uint64_t time,
   store_be16(at + 10, static_cast<std::uint16_t>(record_bytes));
   store_be16(at + 12, 0);  // losses
   store_be16(at + 14, static_cast<std::uint16_t>(frame.size()));
-  std::memcpy(at + erf_header_bytes, frame.data(), frame.size());
+  if (!frame.empty()) std::memcpy(at + erf_header_bytes, frame.data(), frame.size());
   return pcap_record_header_bytes + record_bytes;
 }
 
