@@ -69,8 +69,7 @@ TEST_F(Memory, CopyingOutsideAGrantIsOurBug) {
   EXPECT_DEATH((void)grant.copy_out(top, c, 2), "");
 }
 
-// C47: rights are a subset test.
-TEST_F(Memory, RightsAreASubsetTest) {
+TEST_F(Memory, C47_RightsAreASubsetTest) {
   for (std::uint32_t has = 0; has < 16; ++has)
     for (std::uint32_t wants = 0; wants < 16; ++wants) {
       const auto* region = add(has);
@@ -81,8 +80,7 @@ TEST_F(Memory, RightsAreASubsetTest) {
     }
 }
 
-// C49: a key of another protection domain is no key.
-TEST_F(Memory, ProtectionDomainsAreApart) {
+TEST_F(Memory, C49_ProtectionDomainsAreApart) {
   const auto* mine = add(all_rights, 1);
   const auto* other = add(all_rights, 2);
   EXPECT_EQ(error(other->key, 1, other->iova, 8, 0), KeyError::bad_pd);
@@ -96,8 +94,8 @@ TEST_F(Memory, ProtectionDomainsAreApart) {
   EXPECT_STREQ(from, "stolen!");
 }
 
-// C54: what can be told from the rights alone.
-TEST(Access, RemoteChangeNeedsLocalWrite) {
+// What can be told from the rights alone.
+TEST(Access, C54_RemoteChangeNeedsLocalWrite) {
   EXPECT_FALSE(valid_access(access_remote_write));
   EXPECT_FALSE(valid_access(access_remote_atomic | access_remote_read));
   EXPECT_TRUE(valid_access(access_remote_write | access_local_write));

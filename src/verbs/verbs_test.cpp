@@ -737,9 +737,9 @@ TEST_F(Verbs, ExtendedPolling) {
   EXPECT_EQ(errno, EOPNOTSUPP);
 }
 
-// --- fork (C64): what was inherited is dead (only what the device is may still be asked), and the
+// --- fork: what was inherited is dead (only what the device is may still be asked), and the
 // child may open its own.
-TEST_F(Verbs, ForkedChild) {
+TEST_F(Verbs, C64_ForkedChild) {
   EXPECT_EQ(ibv_fork_init(), 0);
   EXPECT_EQ(ibv_is_fork_initialized(), IBV_FORK_UNNEEDED);
   const pid_t child = fork();
@@ -762,6 +762,36 @@ TEST_F(Verbs, ForkedChild) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
   ibv_device_attr a;
   EXPECT_EQ(ibv_query_device(context, &a), 0);
+}
+
+// What the child writes is its own copy; what a peer writes is seen by the parent.
+TEST_F(Verbs, C64_ChildScribblesOverARegion) {
+  ibv_mr* mr = ibv_reg_mr(pd, buffer.data(), buffer.size(),
+                          IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+  ASSERT_TRUE(mr);
+  std::memset(buffer.data(), 'p', 128);
+  int go[2];
+  ASSERT_EQ(pipe(go), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    char c;
+    std::memset(buffer.data(), 'c', 128);
+    if (read(go[0], &c, 1) != 1) _exit(1);  // until the peer has written
+    for (int i = 0; i < 128; ++i)
+      if (buffer[static_cast<std::size_t>(i)] != 'c') _exit(2);
+    _exit(0);
+  }
+  const auto at = reinterpret_cast<std::uintptr_t>(buffer.data());
+  std::memset(buffer.data() + 64, 'n', 64);
+  EXPECT_EQ(rdma_once(IBV_WR_RDMA_WRITE, {at + 64, 64, mr->lkey}, at, mr->rkey), IBV_WC_SUCCESS);
+  for (int i = 0; i < 128; ++i) ASSERT_EQ(buffer[static_cast<std::size_t>(i)], 'n') << i;
+  ASSERT_EQ(write(go[1], "g", 1), 1);
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  for (const int fd : go) close(fd);
+  EXPECT_EQ(ibv_dereg_mr(mr), 0);
 }
 
 // --- names
