@@ -16,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "engine/engine.hpp"
 #include "nic/enumerate.hpp"
@@ -53,6 +54,8 @@ class Device {
   // The process's device of that name, opened or shared.  `sink` outlives the returned pointer's
   // Attachment.
   static std::expected<std::shared_ptr<Device>, OpenError> open(const DeviceInfo&);
+  // Those that this process has open.
+  static std::vector<std::shared_ptr<Device>> opened();
   ~Device();
 
   // A copy: GIDs and MTU follow the netdev.

@@ -139,6 +139,16 @@ std::expected<std::shared_ptr<Device>, OpenError> Registry::open(const DeviceInf
   return device;
 }
 
+std::vector<std::shared_ptr<Device>> Device::opened() { return Registry::instance().opened(); }
+
+std::vector<std::shared_ptr<Device>> Registry::opened() {
+  std::lock_guard hold(mutex_);
+  std::vector<std::shared_ptr<Device>> devices;
+  for (const auto& [name, entry] : devices_)
+    if (auto device = entry.shared.lock()) devices.push_back(std::move(device));
+  return devices;
+}
+
 Registry::Made Registry::make(const DeviceInfo& info) {
   auto client = connect();
   if (!client) return std::unexpected(client.error());

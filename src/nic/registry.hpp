@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "nic/device_impl.hpp"
 
@@ -19,6 +20,7 @@ class Registry {
   static Registry& instance();
 
   std::expected<std::shared_ptr<Device>, OpenError> open(const DeviceInfo&);
+  std::vector<std::shared_ptr<Device>> opened();
 
  private:
   struct Entry {

@@ -16,6 +16,7 @@
 #include "verbs/fault.hpp"
 #include "verbs/guard.hpp"
 #include "verbs/objects.hpp"
+#include "verbs/sysfs.hpp"
 
 namespace adverb::verbs {
 
@@ -59,6 +60,12 @@ DeviceObject* object_for(DeviceList& list, const nic::DeviceInfo& info) {
   return d;
 }
 
+// A copy, since each listing renews it.
+nic::DeviceInfo info_of(const DeviceObject& object) {
+  std::lock_guard lock(device_list().mutex);
+  return object.info;
+}
+
 ibv_device** get_device_list(int* number) {
   if (const int error = load_fault_rules()) return errno = error, nullptr;
   if (const int error = fault(Call::get_device_list)) return errno = error, nullptr;
@@ -91,7 +98,8 @@ ibv_context* open_device(ibv_device* device) {
   if (const int error = fault(Call::open_device)) return errno = error, nullptr;
   watch_forks();
   DeviceObject* object = of(device);
-  auto opened = nic::Device::open(object->info);
+  const nic::DeviceInfo info = info_of(*object);
+  auto opened = nic::Device::open(info);
   if (!opened)
     return fail(opened.error().error, "open_device {}: {}", device->name, opened.error().message);
   auto context = std::make_unique<Context>();
@@ -100,7 +108,7 @@ ibv_context* open_device(ibv_device* device) {
                 std::strerror(error));
   context->device = *opened;
   context->object = object;
-  context->guid = object->info.guid;
+  context->guid = info.guid;
   context->generation = fork_generation.load(std::memory_order_relaxed);
   ibv_context& c = *context->context();
   c.device = device;
@@ -128,6 +136,27 @@ int close_device(ibv_context* c) {
 
 }  // namespace
 
+std::vector<ListedDevice> list_devices() {
+  watch_forks();
+  std::vector<ListedDevice> listed;
+  std::vector<nic::DeviceInfo> found = nic::enumerate();
+  for (auto& device : nic::Device::opened()) {
+    const nic::DeviceInfo info = device->info();
+    // Names count from 0, so when an interface goes down another one may get its name.
+    std::erase_if(found, [&](const nic::DeviceInfo& d) { return d.name == info.name; });
+    found.push_back(info);
+    listed.push_back({.opened = std::move(device)});
+  }
+  listed.insert(listed.begin(), found.size() - listed.size(), {});
+  DeviceList& list = device_list();
+  std::lock_guard lock(list.mutex);
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    listed[i].info = found[i];
+    listed[i].dev_name = object_for(list, found[i])->dev.dev_name;
+  }
+  return listed;
+}
+
 // The device stays open while objects exist, although the application has closed the context above
 // them.
 void Context::release() {
@@ -151,7 +180,7 @@ ADVERB_API const char* ibv_get_device_name(ibv_device* device) { return device->
 
 ADVERB_API __be64 ibv_get_device_guid(ibv_device* device) {
   __be64 guid;
-  std::memcpy(&guid, of(device)->info.guid.data(), sizeof guid);
+  std::memcpy(&guid, info_of(*of(device)).guid.data(), sizeof guid);
   return guid;
 }
 

@@ -13,6 +13,7 @@
 #include "verbs/fault.hpp"
 #include "verbs/guard.hpp"
 #include "verbs/objects.hpp"
+#include "verbs/sysfs.hpp"
 
 namespace adverb::verbs {
 namespace {
@@ -122,12 +123,8 @@ int query_device_ex(ibv_context* c, const ibv_query_device_ex_input* input, ibv_
   });
 }
 
-int query_port(ibv_context* c, std::uint8_t port, ibv_port_attr* out, std::size_t length) {
-  if (const int error = fault(Call::query_port)) return error;
-  if (const int error = check_port(c, port)) return error;
-  const nic::DeviceInfo& info = of(c)->info();
+PortAttributes port_attributes(const nic::DeviceInfo& info, bool up) {
   const LinkSpeed link = link_speed(info);
-  const bool up = of(c)->device->link_up();
   PortAttributes p{};
   ibv_port_attr& a = p.v44;
   a.state = up ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;
@@ -142,6 +139,13 @@ int query_port(ibv_context* c, std::uint8_t port, ibv_port_attr* out, std::size_
   a.active_speed = link.speed;
   a.phys_state = up ? 5 : 3;  // LinkUp, Disabled
   a.link_layer = IBV_LINK_LAYER_ETHERNET;
+  return p;
+}
+
+int query_port(ibv_context* c, std::uint8_t port, ibv_port_attr* out, std::size_t length) {
+  if (const int error = fault(Call::query_port)) return error;
+  if (const int error = check_port(c, port)) return error;
+  const PortAttributes p = port_attributes(of(c)->info(), of(c)->device->link_up());
   std::memset(static_cast<void*>(out), 0, length);
   std::memcpy(static_cast<void*>(out), &p, std::min(length, sizeof p));
   return 0;
@@ -163,20 +167,23 @@ int query_rt_values(ibv_context* c, ibv_values_ex* values) {
   return 0;
 }
 
+bool gid_entry(const nic::DeviceInfo& info, unsigned index, ibv_gid_entry& entry) {
+  const Gid& gid = info.gids[index];
+  if (gid.is_zero()) return false;
+  std::memcpy(entry.gid.raw, gid.bytes.data(), 16);
+  entry.gid_index = index;
+  entry.port_num = 1;
+  entry.gid_type = IBV_GID_TYPE_ROCE_V2;
+  entry.ndev_ifindex = info.ifindex;
+  return true;
+}
+
 namespace {
 
 int query_gid_entry(ibv_context* c, unsigned port, unsigned index, ibv_gid_entry& entry) {
   if (const int error = check_port(c, port)) return error;
   if (index >= nic::gid_table_length) return EINVAL;
-  const nic::DeviceInfo& info = of(c)->info();
-  const Gid& gid = info.gids[index];
-  if (gid.is_zero()) return ENODATA;
-  std::memcpy(entry.gid.raw, gid.bytes.data(), 16);
-  entry.gid_index = index;
-  entry.port_num = port;
-  entry.gid_type = IBV_GID_TYPE_ROCE_V2;
-  entry.ndev_ifindex = info.ifindex;
-  return 0;
+  return gid_entry(of(c)->info(), index, entry) ? 0 : ENODATA;
 }
 
 void copy_entry(void* out, const ibv_gid_entry& entry, std::size_t size) {
