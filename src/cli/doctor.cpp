@@ -22,6 +22,7 @@
 
 #include "cli/program.hpp"
 #include "nic/enumerate.hpp"
+#include "nic/private_folder.hpp"
 #include "port/netdev_probe.hpp"
 
 namespace adverb::cli {
@@ -248,16 +249,39 @@ Finding check_yama() {
           ""};
 }
 
+// What programs that read /sys/class/infiniband themselves will see instead of the host's.
+Finding check_sysfs() {
+  Finding f{"sysfs"};
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/sys/class/infiniband", error))
+    f.found += (f.found.empty() ? "" : ", ") + entry.path().filename().string();
+  f.found = f.found.empty() ? "no RDMA hardware" : "hidden from programs of adverb run: " + f.found;
+  const std::string folder = nic::make_private_folder();
+  if (!folder.empty()) {
+    f.found += "; Adverb's own files go to " + folder.substr(0, folder.rfind('/'));
+    nic::remove_private_folder(folder);
+  } else {
+    f.status = Status::cost;
+    f.found += fmt::format("; no folder for Adverb's own files: {}", strerror(errno));
+    f.cost = "programs that read /sys/class/infiniband themselves (UCX, NCCL) see no device";
+    f.remedy = "set XDG_RUNTIME_DIR to a folder that this user can write to";
+  }
+  return f;
+}
+
 Finding check_files() {
   Finding f{"Adverb's files"};
   const std::string folder = library_folder();
   const auto bin = std::filesystem::path(folder).parent_path().parent_path() / "bin";
   std::string missing;
-  if (access((folder + "/libibverbs.so.1").c_str(), R_OK) != 0)
-    missing = folder + "/libibverbs.so.1";
+  const auto miss = [&](const std::string& file) {
+    missing += (missing.empty() ? "" : ", ") + file;
+  };
+  for (const char* library : libraries)
+    if (access((folder + "/" + library).c_str(), R_OK) != 0) miss(folder + "/" + library);
   if (access((bin / "adverbd").c_str(), X_OK) != 0 &&
       access((folder + "/adverbd").c_str(), X_OK) != 0)
-    missing += (missing.empty() ? "" : ", ") + (bin / "adverbd").string();
+    miss((bin / "adverbd").string());
   f.found = missing.empty() ? folder : "missing: " + missing;
   if (!missing.empty()) {
     f.status = Status::stops;
@@ -292,7 +316,7 @@ int doctor(bool json) {
   std::vector<Finding> findings = {
       check_files(), check_devices(devices), check_port(), check_steering(),
       check_gso(),   check_receive_buffer(), check_ipv6(), check_descriptors(devices),
-      check_yama()};
+      check_yama(),  check_sysfs()};
   for (const auto& device : devices) findings.push_back(check_segments(device));
   findings.push_back(check_program("ibv_rc_pingpong", "ibverbs-utils"));
   findings.push_back(check_program("ib_write_bw", "perftest"));

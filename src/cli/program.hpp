@@ -15,7 +15,9 @@ std::optional<std::string> find_program(const std::string& name);
 // by its interpreter; what cannot be read is taken to be fine.
 std::string preload_obstacle(const std::string& path);
 
-// The folder with libibverbs.so.1: lib/adverb beside the bin folder this executable lies in.
+// What is preloaded: the verbs, and the files that the kernel has for RDMA devices.
+inline constexpr const char* libraries[] = {"libibverbs.so.1", "libadverb-sys.so"};
+// The folder where they are: lib/adverb beside the bin folder this executable lies in.
 std::string library_folder();
 
 }  // namespace adverb::cli

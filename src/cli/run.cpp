@@ -29,8 +29,9 @@ static bool join(const char* name, const std::string& value, bool first) {
 
 static int set_environment(const std::vector<Variable>& variables) {
   const std::string folder = library_folder();
-  const std::string library = folder + "/libibverbs.so.1";
-  if (access(library.c_str(), R_OK) != 0) {
+  for (const char* name : libraries) {
+    const std::string library = folder + "/" + name;
+    if (access(library.c_str(), R_OK) == 0) continue;
     fmt::print(stderr, "adverb: cannot read {}: {}; build or install Adverb again\n", library,
                strerror(errno));
     return exit_failure;
@@ -42,9 +43,10 @@ static int set_environment(const std::vector<Variable>& variables) {
     return exit_failure;
   }
   // LD_PRELOAD is split at blanks too: then the bare name, which LD_LIBRARY_PATH resolves.
-  const bool blank = folder.find_first_of(" \t") != std::string::npos;
-  bool good = join("LD_LIBRARY_PATH", folder, true) &&
-              join("LD_PRELOAD", blank ? "libibverbs.so.1" : library, false);
+  const std::string preload_from =
+      folder.find_first_of(" \t") != std::string::npos ? "" : folder + "/";
+  bool good = join("LD_LIBRARY_PATH", folder, true);
+  for (const char* name : libraries) good = good && join("LD_PRELOAD", preload_from + name, false);
   // Rules of our own are counted on their own.
   for (const Variable& variable : variables)
     if (variable.name == "ADVERB_FAULTS" || variable.name == "ADVERB_FAULT")
