@@ -34,6 +34,7 @@ struct TxFrame {
   std::uint32_t size{};  // BTH to pad
   AddressVector av{};
   Qpn dest_qp{}, src_qp{};
+  unsigned slot{};  // of the process that the receiving host steers it to
   // XORed into the ICRC: zero, unless a fault rule damages the frame behind the sum.
   std::uint32_t icrc_error{};
 };
@@ -53,9 +54,14 @@ class TxBurst {
   bool has_room() const { return count_ < max_frames && arena_.size() - used_ >= max_frame; }
   // Where the next frame's BTH goes; valid when has_room().
   std::uint8_t* next() { return arena_.data() + used_; }
-  void commit(std::uint32_t size, const AddressVector& av, Qpn dest_qp, Qpn src_qp) {
-    frames_[count_++] = TxFrame{static_cast<std::uint32_t>(used_), size, av, dest_qp, src_qp, 0};
+  // `steered`: the number in the packet whose slot says where it goes, wire::steering_number.
+  void commit(std::uint32_t size, const AddressVector& av, Qpn dest_qp, Qpn src_qp, Qpn steered) {
+    frames_[count_++] =
+        TxFrame{static_cast<std::uint32_t>(used_), size, av, dest_qp, src_qp, steered.slot(), 0};
     used_ += size + icrc_bytes;
+  }
+  void commit(std::uint32_t size, const AddressVector& av, Qpn dest_qp, Qpn src_qp) {
+    commit(size, av, dest_qp, src_qp, dest_qp);
   }
   // The last frame's ICRC will be wrong by this.
   void spoil_icrc(std::uint32_t error) { frames_[count_ - 1].icrc_error = error; }

@@ -359,7 +359,7 @@ void Completer::report_local_error() {
 void Completer::fail_oldest(WcStatus status) {
   finish(status);
   if (!running()) return;  // already in the error state, for the CQ's sake
-  if (q_.type == QpType::rc)
+  if (is_reliable(q_.type))
     e_.to_error(q_, AsyncEvent::qp_fatal, false);
   else
     e_.to_sqe(q_);

@@ -61,9 +61,8 @@ bool Engine::admit_frame(const QueuePair& q, const RxFrame& f) {
   QpState state = q.state.load(std::memory_order_relaxed);
   if (state == QpState::reset || state == QpState::init || state == QpState::error)
     return ++counters_.drop_qp_state, false;
-  Transport transport = p.info().transport;
-  bool cnp = transport == Transport::cnp;
-  if (cnp ? q.type == QpType::ud : !carries(q.type, transport))
+  bool cnp = p.info().transport == Transport::cnp;
+  if (cnp ? q.type == QpType::ud : !carries(q.type, p.info()))
     return ++counters_.drop_transport, false;
   //= IBTA 9.6.1.2.3 and 10.9.3: the low 15 bits must match; we are a full member of the default
   // partition
@@ -277,14 +276,15 @@ void Engine::credit_settle(std::uint64_t mark) {
 
 void Engine::complete(QueuePair& q, CompletionQueue& cq, Cqe c, bool solicited) {
   if (cq.overrun) return;
-  c.qp = &q;
+  // What came by XRC is the SRQ's, and stays when the target goes.
+  c.qp = q.type == QpType::xrc_recv ? nullptr : &q;
   c.qp_num = q.qpn;
   c.completed_at = static_cast<std::uint64_t>(now_.time_since_epoch().count());
   c.vendor_err = c.status == WcStatus::success ? 0 : 0x100u | static_cast<unsigned>(c.status);
   if (!cq.push(c)) {
     ++counters_.cq_overruns;
     raise_cq_error(cq);
-    return;
+    return to_error(q, AsyncEvent::qp_fatal, true);  // an XRC target uses no CQ but for this
   }
   if (cq.disarm_for(solicited)) {
     cq.event_pending = true;
@@ -298,7 +298,8 @@ void Engine::raise_cq_error(CompletionQueue& cq) {
   list_cq(cq);
   for (std::uint32_t i = 0; i < config_.max_qp; ++i) {
     QueuePair* q = qps_[i].get();
-    if (q && (q->send_cq == &cq || q->recv_cq == &cq)) to_error(*q, AsyncEvent::qp_fatal, true);
+    if (q && q->type != QpType::xrc_recv && (q->send_cq == &cq || q->recv_cq == &cq))
+      to_error(*q, AsyncEvent::qp_fatal, true);
   }
 }
 

@@ -23,6 +23,7 @@
 #include "engine/burst.hpp"
 #include "engine/counters.hpp"
 #include "engine/memory.hpp"
+#include "engine/number_pool.hpp"
 #include "engine/queue_pair.hpp"
 
 namespace adverb::engine {
@@ -53,7 +54,8 @@ struct EngineConfig {
 struct QpInit {
   QpType type = QpType::rc;
   PdId pd = 0;
-  CompletionQueue *send_cq = nullptr, *recv_cq = nullptr;
+  XrcdId xrcd = 0;  // of an XRC target, which has none of the next three
+  CompletionQueue *send_cq = nullptr, *recv_cq = nullptr;  // an XRC initiator has no receive CQ
   SharedReceiveQueue* srq = nullptr;
   std::uint32_t max_send_wr = 1, max_recv_wr = 1, max_send_sge = 1, max_recv_sge = 1,
                 max_inline = 0;
@@ -87,6 +89,9 @@ class Engine {
   CompletionQueue* create_cq(std::uint32_t capacity, void* user);
   bool destroy_cq(CompletionQueue*);  // false: in use
   SharedReceiveQueue* create_srq(std::uint32_t depth, std::uint32_t max_sge, PdId, void* user);
+  // One with a number, whose completions go to `cq`; null: there are no numbers left.
+  SharedReceiveQueue* create_xrc_srq(std::uint32_t depth, std::uint32_t max_sge, PdId, XrcdId,
+                                     CompletionQueue* cq, void* user);
   bool destroy_srq(SharedReceiveQueue*);  // false: in use
   void arm_srq_limit(SharedReceiveQueue*, std::uint32_t limit);
   QueuePair* create_qp(const QpInit&);  // null: max_qp are in use
@@ -107,9 +112,11 @@ class Engine {
 
   // --- fault rules
   QueuePair* find(Qpn) const;  // null: none of this engine
-  // Raises an event on the queue pair, its SRQ or that CQ of it, as if the device had found what
-  // the event tells: errors move queue pairs to ERROR.  Port and device events are the nic's.
-  void inject(AsyncEvent, QueuePair&, CompletionQueue&);
+  SharedReceiveQueue* find_srq(Srqn) const;
+  // Raises an event on the queue pair, its SRQ or that CQ of it (if there is one), as if the device
+  // had found what the event tells: errors move queue pairs to ERROR.  Port and device events are
+  // the nic's.
+  void inject(AsyncEvent, QueuePair&, CompletionQueue*);
   // Calls f(QueuePair&) for each queue pair; f may change states, but not destroy.
   template <class F>
   void for_each_qp(F&& f) {
@@ -159,6 +166,8 @@ class Engine {
   void list_qp(QueuePair&);
   void list_srq(SharedReceiveQueue&);
   void leave_lists(QueuePair&);
+  void attach(QueuePair&, std::uint32_t by);
+  void forget_srq(const SharedReceiveQueue&);
   void set_path(QueuePair&);
   void enter_rtr(QueuePair&);
   void enter_rts(QueuePair&);
@@ -193,8 +202,10 @@ class Engine {
   TimerWheel wheel_;
   Instant now_{};
   std::unique_ptr<std::unique_ptr<QueuePair>[]> qps_;
-  std::unique_ptr<std::uint16_t[]> free_qps_;  // FIFO ring
-  std::uint64_t free_head_ = 0, free_tail_ = 0;
+  NumberPool free_qps_;
+  // XRC SRQs by the index of their number.
+  std::vector<SharedReceiveQueue*> xrc_srqs_;
+  NumberPool free_srqns_;
   std::vector<std::unique_ptr<CompletionQueue>> cqs_;
   std::vector<std::unique_ptr<SharedReceiveQueue>> srqs_;
   std::vector<std::unique_ptr<Destination>> destinations_;

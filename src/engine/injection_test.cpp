@@ -76,28 +76,28 @@ TEST(Injection, AnErrorOfTheQueuePairMovesItToErrorAndFlushes) {
   for (AsyncEvent e : {AsyncEvent::qp_fatal, AsyncEvent::qp_req_err, AsyncEvent::qp_access_err}) {
     Talk t;
     auto r = t.post_recv(0, 50);
-    t.engine.inject(e, *t.qp, *t.recv_cq);
+    t.engine.inject(e, *t.qp, t.recv_cq);
     EXPECT_EQ(t.state(), QpState::error);
     EXPECT_EQ(t.events(), (Words{std::string("qp ") + name_of(e)}));
     t.receive_failed(r, WcStatus::wr_flush_err);
-    t.engine.inject(e, *t.qp, *t.recv_cq);
+    t.engine.inject(e, *t.qp, t.recv_cq);
     EXPECT_EQ(t.events(), (Words{std::string("qp ") + name_of(e)})) << "in ERROR: the event";
   }
 }
 
 TEST(Injection, ACqErrorFailsItsQueuePairsOnce) {
   Talk t;
-  t.engine.inject(AsyncEvent::cq_err, *t.qp, *t.recv_cq);
+  t.engine.inject(AsyncEvent::cq_err, *t.qp, t.recv_cq);
   EXPECT_EQ(t.events(), (Words{"cq recv CQ_ERR", "qp QP_FATAL"}));
   EXPECT_EQ(t.state(), QpState::error);
-  t.engine.inject(AsyncEvent::cq_err, *t.qp, *t.recv_cq);
+  t.engine.inject(AsyncEvent::cq_err, *t.qp, t.recv_cq);
   EXPECT_EQ(t.events(), Words{});
 }
 
 TEST(Injection, EventsThatAreNoErrorLeaveTheQueuePair) {
   Talk t;
   for (AsyncEvent e : {AsyncEvent::comm_est, AsyncEvent::sq_drained, AsyncEvent::path_mig}) {
-    t.engine.inject(e, *t.qp, *t.send_cq);
+    t.engine.inject(e, *t.qp, t.send_cq);
     EXPECT_EQ(t.events(), (Words{std::string("qp ") + name_of(e)}));
   }
   EXPECT_EQ(t.state(), QpState::rts);
@@ -105,11 +105,11 @@ TEST(Injection, EventsThatAreNoErrorLeaveTheQueuePair) {
 
 TEST(Injection, EventsOfAnSrqNeedOne) {
   Talk t({.srq_depth = 4});
-  t.engine.inject(AsyncEvent::srq_err, *t.qp, *t.recv_cq);
-  t.engine.inject(AsyncEvent::srq_limit_reached, *t.qp, *t.recv_cq);
+  t.engine.inject(AsyncEvent::srq_err, *t.qp, t.recv_cq);
+  t.engine.inject(AsyncEvent::srq_limit_reached, *t.qp, t.recv_cq);
   EXPECT_EQ(t.events(), (Words{"srq SRQ_LIMIT", "srq SRQ_ERR"}));
   Talk without;
-  without.engine.inject(AsyncEvent::srq_err, *without.qp, *without.recv_cq);
+  without.engine.inject(AsyncEvent::srq_err, *without.qp, without.recv_cq);
   EXPECT_EQ(without.events(), Words{});
 }
 

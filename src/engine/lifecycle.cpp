@@ -39,15 +39,8 @@ Engine::Engine(const EngineConfig& config)
       keys_(config.max_mr, SplitMix(config.seed).next()),
       random_(config.seed),
       qps_(std::make_unique<std::unique_ptr<QueuePair>[]>(config.max_qp)),
-      free_qps_(std::make_unique<std::uint16_t[]>(config.max_qp)) {
+      free_qps_(config.max_qp, random_) {
   ASSERT(config_.max_qp >= 1 && config_.max_qp <= 1u << Qpn::index_bits);
-  // Numbers are handed out in random order first, and then those that were freed longest ago.
-  for (std::uint32_t i = 0; i < config_.max_qp; ++i) {
-    auto j = static_cast<std::uint32_t>(random_.below(i + 1));
-    free_qps_[i] = free_qps_[j];
-    free_qps_[j] = static_cast<std::uint16_t>(i);
-  }
-  free_tail_ = config_.max_qp;
 }
 
 Engine::~Engine() = default;
@@ -55,6 +48,10 @@ Engine::~Engine() = default;
 QueuePair* Engine::find(Qpn qpn) const {
   if (qpn.slot() != config_.slot || qpn.index() >= config_.max_qp) return nullptr;
   return qps_[qpn.index()].get();
+}
+
+SharedReceiveQueue* Engine::find_srq(Srqn n) const {
+  return n.slot() == config_.slot && n.index() < xrc_srqs_.size() ? xrc_srqs_[n.index()] : nullptr;
 }
 
 CompletionQueue* Engine::create_cq(std::uint32_t capacity, void* user) {
@@ -77,8 +74,40 @@ SharedReceiveQueue* Engine::create_srq(std::uint32_t depth, std::uint32_t max_sg
   return srq.get();
 }
 
+SharedReceiveQueue* Engine::create_xrc_srq(std::uint32_t depth, std::uint32_t max_sge, PdId pd,
+                                           XrcdId xrcd, CompletionQueue* cq, void* user) {
+  constexpr std::uint32_t most = 1u << Srqn::index_bits;
+  if (xrc_srqs_.empty()) {
+    xrc_srqs_.resize(most);
+    free_srqns_ = NumberPool(most, random_);
+  }
+  if (free_srqns_.empty()) return nullptr;
+  SharedReceiveQueue* srq = create_srq(depth, max_sge, pd, user);
+  srq->xrcd = xrcd;
+  srq->cq = cq;
+  ++cq->attached;
+  srq->srqn = Srqn::of(config_.slot, free_srqns_.take());
+  xrc_srqs_[srq->srqn.index()] = srq;
+  return srq;
+}
+
+// XRC targets hold no SRQ: a message that is on its way into this one finds it gone.
+void Engine::forget_srq(const SharedReceiveQueue& srq) {
+  for_each_qp([&](QueuePair& q) {
+    if (q.type != QpType::xrc_recv || q.srq != &srq) return;
+    q.srq = nullptr;
+    q.rq = nullptr;
+    q.recv_cq = nullptr;
+    q.resp.recv_open = false;
+  });
+  --srq.cq->attached;
+  xrc_srqs_[srq.srqn.index()] = nullptr;
+  free_srqns_.give(srq.srqn.index());
+}
+
 bool Engine::destroy_srq(SharedReceiveQueue* srq) {
   if (srq->attached) return false;
+  if (srq->xrcd) forget_srq(*srq);
   remove_from(srq_events_, srq, &SharedReceiveQueue::next_event);
   erase_owned(srqs_, srq);
   return true;
@@ -106,36 +135,42 @@ void Engine::set_local(std::span<const Gid> host_gids, std::span<CreditLine> lin
 }
 
 QueuePair* Engine::create_qp(const QpInit& init) {
-  if (free_head_ == free_tail_) return nullptr;
-  std::uint16_t index = free_qps_[free_head_ % config_.max_qp];
+  if (free_qps_.empty()) return nullptr;
+  const bool target = init.type == QpType::xrc_recv;
+  std::uint16_t index = free_qps_.take();
   auto q = std::make_unique<QueuePair>();
   q->type = init.type;
   q->qpn = Qpn::of(config_.slot, index);
   q->pd = init.pd;
+  q->xrcd = init.xrcd;
   q->sq_sig_all = init.sq_sig_all;
   q->user = init.user;
   q->sq = std::make_unique<SendQueue>(init.max_send_wr, init.max_send_sge, init.max_inline);
   q->srq = init.srq;
-  if (!q->srq) q->own_rq = std::make_unique<ReceiveQueue>(init.max_recv_wr, init.max_recv_sge);
+  if (!q->srq && !target && init.type != QpType::xrc_send)
+    q->own_rq = std::make_unique<ReceiveQueue>(init.max_recv_wr, init.max_recv_sge);
   q->rq = q->srq ? &q->srq->queue : q->own_rq.get();
   q->send_cq = init.send_cq;
   q->recv_cq = init.recv_cq;
-  ++q->send_cq->attached;
-  ++q->recv_cq->attached;
-  if (q->srq) ++q->srq->attached;
+  attach(*q, 1);
   q->ack_timer.owner = q->rnr_timer.owner = q.get();
-  ++free_head_;
   return (qps_[index] = std::move(q)).get();
+}
+
+// Counts the QP among the users of its queues, or out.
+void Engine::attach(QueuePair& q, std::uint32_t by) {
+  if (q.type == QpType::xrc_recv) return;
+  q.send_cq->attached += by;
+  if (q.recv_cq) q.recv_cq->attached += by;
+  if (q.srq) q.srq->attached += by;
 }
 
 void Engine::destroy_qp(QueuePair* q) {
   reset(*q);
-  --q->send_cq->attached;
-  --q->recv_cq->attached;
-  if (q->srq) --q->srq->attached;
+  attach(*q, ~0u);
   unsigned index = q->qpn.index();
   qps_[index].reset();
-  free_qps_[free_tail_++ % config_.max_qp] = static_cast<std::uint16_t>(index);
+  free_qps_.give(index);
 }
 
 void Engine::leave_lists(QueuePair& q) {
@@ -166,7 +201,13 @@ void Engine::reset(QueuePair& q) {
     std::lock_guard rq(q.own_rq->lock);
     q.own_rq->clear();
   }
+  if (q.type == QpType::xrc_recv) {
+    q.srq = nullptr;
+    q.rq = nullptr;
+    q.recv_cq = nullptr;
+  }
   for (CompletionQueue* cq : {q.send_cq, q.recv_cq}) {
+    if (!cq) continue;
     std::lock_guard lock(cq->lock);
     cq->purge(&q);
   }
@@ -309,7 +350,7 @@ void Engine::enter_rtr(QueuePair& q) {
   q.mtu = q.type == QpType::ud ? bytes_of(config_.active_mtu) : bytes_of(q.attr.path_mtu);
   if (q.type == QpType::ud) return;
   q.resp.expected = q.attr.rq_psn;
-  if (q.type == QpType::rc && q.attr.max_dest_rd_atomic) {
+  if (is_reliable(q.type) && q.attr.max_dest_rd_atomic) {
     q.resp.dest_resources = q.attr.max_dest_rd_atomic;
     q.resp.resources = std::make_unique<ResponderResource[]>(q.resp.dest_resources);
     q.resp.pending = std::make_unique<PendingResponse[]>(q.resp.dest_resources);
@@ -341,10 +382,10 @@ void Engine::to_error(QueuePair& q, AsyncEvent why, bool raise_event) {
   if (raise_event) raise(q, why);
   flush_sends(q);
   flush_receives(q);
-  if (q.srq) raise(q, AsyncEvent::qp_last_wqe_reached);
+  if (q.srq || q.type == QpType::xrc_recv) raise(q, AsyncEvent::qp_last_wqe_reached);
 }
 
-void Engine::inject(AsyncEvent event, QueuePair& q, CompletionQueue& cq) {
+void Engine::inject(AsyncEvent event, QueuePair& q, CompletionQueue* cq) {
   switch (event) {
     case AsyncEvent::qp_fatal:
     case AsyncEvent::qp_req_err:
@@ -352,7 +393,7 @@ void Engine::inject(AsyncEvent event, QueuePair& q, CompletionQueue& cq) {
       if (q.state.load(std::memory_order_relaxed) == QpState::error) return raise(q, event);
       return to_error(q, event, true);
     case AsyncEvent::cq_err:
-      if (!cq.overrun) raise_cq_error(cq);
+      if (cq && !cq->overrun) raise_cq_error(*cq);
       return;
     case AsyncEvent::srq_err:
     case AsyncEvent::srq_limit_reached:

@@ -9,9 +9,32 @@ namespace adverb::engine {
 
 namespace {
 
-enum Types : std::uint8_t { rc = 1, uc = 2, ud = 4, connected = rc | uc, all = rc | uc | ud };
+enum Types : std::uint8_t {
+  rc = 1,
+  uc = 2,
+  ud = 4,
+  xrc_ini = 8,   // XRC_SEND: a requester only
+  xrc_tgt = 16,  // XRC_RECV: a responder only
+  xrc = xrc_ini | xrc_tgt,
+  connected = rc | uc | xrc,
+  all = connected | ud,
+};
 
-constexpr std::uint8_t bit_of(QpType t) { return t == QpType::rc ? rc : t == QpType::uc ? uc : ud; }
+constexpr std::uint8_t bit_of(QpType t) {
+  switch (t) {
+    case QpType::rc:
+      return rc;
+    case QpType::uc:
+      return uc;
+    case QpType::ud:
+      return ud;
+    case QpType::xrc_send:
+      return xrc_ini;
+    case QpType::xrc_recv:
+      return xrc_tgt;
+  }
+  return 0;
+}
 
 struct Row {
   QpState from, to;
@@ -35,21 +58,26 @@ constexpr Row rows[] = {
     {reset, init, ud, address | attr_qkey, 0},
     {init, init, connected, 0, address | attr_access_flags},
     {init, init, ud, 0, address | attr_qkey},
-    {init, rtr, rc, path | responder, attr_alt_path | attr_access_flags | attr_pkey_index},
-    {init, rtr, uc, path, attr_alt_path | attr_access_flags | attr_pkey_index},
+    {init, rtr, rc | xrc_tgt, path | responder, attr_alt_path | attr_access_flags | attr_pkey_index},
+    {init, rtr, uc | xrc_ini, path, attr_alt_path | attr_access_flags | attr_pkey_index},
     {init, rtr, ud, 0, attr_pkey_index | attr_qkey},
     {rtr, rts, rc, attr_sq_psn | requester, running | attr_min_rnr_timer},
+    {rtr, rts, xrc_ini, attr_sq_psn | requester, running},
+    {rtr, rts, xrc_tgt, attr_sq_psn | attr_timeout, running | attr_min_rnr_timer},
     {rtr, rts, uc, attr_sq_psn, running},
     {rtr, rts, ud, attr_sq_psn, attr_cur_state | attr_qkey},
-    {rts, rts, rc, 0, running | attr_min_rnr_timer},
-    {rts, rts, uc, 0, running},
+    {rts, rts, rc | xrc_tgt, 0, running | attr_min_rnr_timer},
+    {rts, rts, uc | xrc_ini, 0, running},
     {rts, rts, ud, 0, attr_cur_state | attr_qkey},
     {rts, sqd, all, 0, attr_en_sqd_async_notify},
-    {sqd, rts, rc, 0, running | attr_min_rnr_timer},
-    {sqd, rts, uc, 0, running},
+    {sqd, rts, rc | xrc_tgt, 0, running | attr_min_rnr_timer},
+    {sqd, rts, uc | xrc_ini, 0, running},
     {sqd, rts, ud, 0, attr_cur_state | attr_qkey},
     {sqd, sqd, rc, 0,
      address | attr_av | requester | responder | attr_access_flags | migration},
+    {sqd, sqd, xrc_ini, 0, address | attr_av | requester | attr_access_flags | migration},
+    {sqd, sqd, xrc_tgt, 0,
+     address | attr_av | attr_timeout | responder | attr_access_flags | migration},
     {sqd, sqd, uc, 0, attr_pkey_index | attr_av | attr_access_flags | migration},
     {sqd, sqd, ud, 0, attr_pkey_index | attr_qkey},
     // A send queue error leaves an RC QP in the error state: only UC and UD know SQE.

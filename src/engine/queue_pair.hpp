@@ -18,11 +18,29 @@
 
 namespace adverb::engine {
 
-// Are this transport's packets a queue pair's of that type?
-constexpr bool carries(QpType type, wire::Transport transport) {
-  return (type == QpType::rc && transport == wire::Transport::rc) ||
-         (type == QpType::uc && transport == wire::Transport::uc) ||
-         (type == QpType::ud && transport == wire::Transport::ud);
+constexpr wire::Transport transport_of(QpType type) {
+  switch (type) {
+    case QpType::rc:
+      break;
+    case QpType::uc:
+      return wire::Transport::uc;
+    case QpType::ud:
+      return wire::Transport::ud;
+    case QpType::xrc_send:
+    case QpType::xrc_recv:
+      return wire::Transport::xrc;
+  }
+  return wire::Transport::rc;
+}
+// Acknowledged, in order, once.
+constexpr bool is_reliable(QpType type) { return type != QpType::uc && type != QpType::ud; }
+
+// Are such packets for a queue pair of that type?  The initiator of XRC takes responses, its target
+// requests (annex A14).
+constexpr bool carries(QpType type, const wire::OpcodeInfo& packet) {
+  if (packet.transport != transport_of(type)) return false;
+  if (type == QpType::xrc_send) return wire::is_response(packet.verb);
+  return type != QpType::xrc_recv || !wire::is_response(packet.verb);
 }
 
 // Where packets of a connected QP go: the window of D7 is shared by all QPs to one address and
@@ -49,6 +67,7 @@ struct RequesterState {
   std::uint64_t read_bytes = 0;         // response bytes asked for and not arrived
   std::uint32_t ssn = 0;                // send sequence number: messages started
   std::uint32_t unrequested = 0;        // packets since the last AckReq
+  unsigned srq_slot = 0;                // XRC: of the SRQ that the latest WQE names
   WcStatus local_error{};  // of the WQE at `next`; reported when all before it are complete
   bool blocked_on_error = false;
   bool waiting_rnr = false;  // an RNR NAK's timer runs
@@ -78,6 +97,8 @@ struct ResponderResource {
   std::uint32_t msn{};
   std::uint64_t va{}, original{};
   std::uint32_t rkey{}, length{};
+  PdId pd{};    // in which rkey is looked up
+  Srqn srqn{};  // XRC: which the request named
   bool valid{};
   bool answered{};  // the whole response was sent once
 };
@@ -119,12 +140,16 @@ class QueuePair {
   QpType type{};
   Qpn qpn{};
   PdId pd{};
+  XrcdId xrcd{};  // of an XRC target
   bool sq_sig_all = false;
   std::atomic<QpState> state{QpState::reset};
   QpAttributes attr{};
   std::uint32_t mtu = 1024;  // bytes of path MTU (UD: active MTU)
   Destination* destination = nullptr;
 
+  // An XRC target has none of the next but an empty send queue: while it executes a message, pd,
+  // srq, rq and recv_cq are those of the SRQ that the message names.  An XRC initiator receives
+  // nothing.
   std::unique_ptr<SendQueue> sq;
   std::unique_ptr<ReceiveQueue> own_rq;  // null with an SRQ
   SharedReceiveQueue* srq = nullptr;

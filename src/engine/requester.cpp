@@ -45,10 +45,6 @@ constexpr MessageRow row_of(WrOpcode o) {
   }
 }
 
-constexpr Transport transport_of(QpType t) {
-  return t == QpType::rc ? Transport::rc : t == QpType::uc ? Transport::uc : Transport::ud;
-}
-
 constexpr std::uint32_t atomic_length = 8;
 
 }  // namespace
@@ -106,7 +102,7 @@ bool Requester::send(Instant now, TxBurst& tx, unsigned limit) {
     more = emit(tx, wqe);
   }
   ASSERT(q_.req.next - q_.comp.acked <= q_.sq->posted() - q_.comp.acked);  // acked, sent, posted
-  if (q_.type == QpType::rc) {
+  if (is_reliable(q_.type)) {
     if (q_.req.unrequested) request_ack(tx);
     Completer(e_, q_).set_timer(now);
   }
@@ -132,7 +128,7 @@ Requester::Gate Requester::gate(SendWqe& wqe) {
       may_start || state == QpState::sqd;  // SQD finishes what was started (IBTA 10.3.1.5)
   if (!(wqe.started ? may_continue : may_start)) return Gate::wait_event;
   if (q_.req.waiting_rnr || q_.req.blocked_on_error) return Gate::wait_event;
-  if (q_.type == QpType::rc && q_.req.psn - q_.comp.una >= max_outstanding) return Gate::wait_event;
+  if (is_reliable(q_.type) && q_.req.psn - q_.comp.una >= max_outstanding) return Gate::wait_event;
   if (!wqe.started) {
     if (gate_start(wqe) != Gate::open) return Gate::wait_event;
     wqe.packets = packets_of(wqe, q_.mtu);  // room is asked for by packets
@@ -150,14 +146,17 @@ Requester::Gate Requester::gate_start(const SendWqe& wqe) const {
   bool limited = q_.comp.credits_valid && consumes_receive(wqe.opcode) &&
                  Psn(q_.req.ssn + 1) - Psn(q_.comp.limit_ssn) > 0;
   if (limited && q_.req.psn != q_.comp.una) return Gate::wait_event;
+  // Two processes of the target's host have a socket each, and nothing keeps the order between the
+  // two: what goes to the one is acknowledged before something goes to the other.
+  bool elsewhere = q_.type == QpType::xrc_send && wqe.srqn.slot() != q_.req.srq_slot;
+  if (elsewhere && q_.req.psn != q_.comp.una) return Gate::wait_event;
   return Gate::open;
 }
 
 Requester::Gate Requester::gate_room(const SendWqe& wqe) {
-  CreditLine* line = q_.destination ? q_.destination->line : nullptr;
-  if (q_.type == QpType::ud) line = e_.line_of(wqe.av.dgid, wqe.remote_qpn);
+  CreditLine* line = line_for(wqe);
   if (line && gate_credit(wqe, *line) != Gate::open) return Gate::wait_room;
-  if (q_.type != QpType::rc) return line || e_.now_ >= e_.pace_open_ ? Gate::open : Gate::wait_room;
+  if (!is_reliable(q_.type)) return line || e_.now_ >= e_.pace_open_ ? Gate::open : Gate::wait_room;
   if (wqe.opcode == WrOpcode::rdma_read) {
     std::uint32_t from = q_.req.offset;
     std::uint64_t bytes = response_bytes(wqe, from, chunk_end(wqe, from));
@@ -169,14 +168,22 @@ Requester::Gate Requester::gate_room(const SendWqe& wqe) {
   return full ? Gate::wait_room : Gate::open;
 }
 
+// The receiver's: of the process that the next packet is steered to.
+CreditLine* Requester::line_for(const SendWqe& wqe) const {
+  if (q_.type == QpType::ud) return e_.line_of(wqe.av.dgid, wqe.remote_qpn);
+  if (q_.type == QpType::xrc_send) return e_.line_of(q_.attr.av.dgid, wqe.srqn);
+  return q_.destination->line;
+}
+
 Requester::Gate Requester::gate_credit(const SendWqe& wqe, const CreditLine& line) {
   // With nothing outstanding RC sends one packet in any case: its timer then watches over a
   // receiver that died with the credit.
-  if (q_.type == QpType::rc && q_.req.psn == q_.comp.una) return Gate::open;
+  if (is_reliable(q_.type) && q_.req.psn == q_.comp.una) return Gate::open;
   std::uint64_t unknown = line.enqueued.load(std::memory_order_relaxed) - e_.credit_limit_;
-  std::uint64_t& seen = q_.destination ? q_.destination->seen_consumed : unknown;
+  bool own_line = q_.destination && q_.destination->line == &line;
+  std::uint64_t& seen = own_line ? q_.destination->seen_consumed : unknown;
   const bool exhausted = e_.credit_exhausted(line, seen, frame_cost(std::min(wqe.length, q_.mtu)));
-  if (q_.type == QpType::rc) return exhausted ? Gate::wait_room : Gate::open;
+  if (is_reliable(q_.type)) return exhausted ? Gate::wait_room : Gate::open;
   if (!exhausted) return e_.credit_flows(line), Gate::open;
   if (!e_.credit_stalled(line)) return Gate::wait_room;
   ++e_.counters_.sent_without_credit;
@@ -186,12 +193,13 @@ Requester::Gate Requester::gate_credit(const SendWqe& wqe, const CreditLine& lin
 void Requester::start(SendWqe& wqe) {
   wqe.first_psn = q_.req.psn;
   wqe.started = true;
+  q_.req.srq_slot = wqe.srqn.slot();
 }
 
 // Operations by service (IBTA table "Work request operation types"): UC has no responses, UD no
 // more than SENDs.
 bool Requester::supported(WrOpcode o) const {
-  if (q_.type == QpType::rc) return true;
+  if (is_reliable(q_.type)) return true;
   if (o == WrOpcode::send || o == WrOpcode::send_with_imm) return true;
   return q_.type == QpType::uc && (o == WrOpcode::rdma_write || o == WrOpcode::rdma_write_with_imm);
 }
@@ -251,7 +259,7 @@ bool Requester::emit_read(TxBurst& tx, SendWqe& wqe) {
   std::uint32_t from = q_.req.offset, to = chunk_end(wqe, from);
   std::uint64_t bytes = response_bytes(wqe, from, to);
   wire::Packet p;
-  p.bth.opcode = wire::opcode_of(Transport::rc, Operation::read_request);
+  p.bth.opcode = wire::opcode_of(transport_of(q_.type), Operation::read_request);
   p.bth.ack_request = true;
   p.reth = {wqe.remote_addr + std::uint64_t{from} * q_.mtu, wqe.rkey,
             static_cast<std::uint32_t>(bytes)};
@@ -283,7 +291,7 @@ bool Requester::emit_single(TxBurst& tx, SendWqe& wqe) {
     payload = atomic_length;
     p.reth.dma_length = atomic_length;
   }
-  p.bth.opcode = wire::opcode_of(Transport::rc, operation);
+  p.bth.opcode = wire::opcode_of(transport_of(q_.type), operation);
   p.bth.ack_request = true;
   if (payload) {
     WcStatus fetched = fetch(0, tx.next() + p.info().header_bytes, payload);
@@ -341,29 +349,30 @@ WcStatus Requester::fetch(std::uint64_t offset, std::uint8_t* to, std::uint32_t 
 void Requester::commit(TxBurst& tx, wire::Packet& p, std::uint32_t payload, const AddressVector& av,
                        Qpn dest) {
   unsigned pad = wire::pad_of(payload);
+  const SendWqe& wqe = q_.sq->at(q_.req.next);
   p.bth.dest_qp = dest;
   p.bth.psn = q_.req.psn;
+  p.xrc.srqn = wqe.srqn.raw();
   p.bth.pad_count = static_cast<std::uint8_t>(pad);
   std::uint8_t* out = tx.next();
   unsigned header = wire::encode_headers(p, out);
   std::memset(out + header + payload, 0, pad);
   std::uint32_t size = header + payload + pad;
-  tx.commit(size, av, dest, q_.qpn);
+  tx.commit(size, av, dest, q_.qpn, wire::steering_number(p));
 
-  CreditLine* line = q_.type == QpType::ud ? e_.line_of(av.dgid, dest) : q_.destination->line;
-  if (line)
+  if (CreditLine* line = line_for(wqe))
     line->enqueued.fetch_add(frame_cost(size + TxBurst::icrc_bytes), std::memory_order_relaxed);
-  else if (q_.type != QpType::rc)
+  else if (!is_reliable(q_.type))
     e_.pace(size + TxBurst::icrc_bytes);
   ++e_.counters_.sent_pkts;
   e_.counters_.sent_bytes += size;
-  if (q_.type == QpType::rc && q_.req.psn - q_.req.highest < 0) ++e_.counters_.retransmitted_pkts;
+  if (is_reliable(q_.type) && q_.req.psn - q_.req.highest < 0) ++e_.counters_.retransmitted_pkts;
   q_.req.unrequested = p.bth.ack_request ? 0 : q_.req.unrequested + 1;
 }
 
 // Moves the `sent` cursor over `psns` packet sequence numbers of the WQE.
 void Requester::advance(SendWqe& wqe, std::uint32_t psns) {
-  std::uint64_t cost = q_.type == QpType::rc ? cost_of(wqe) : 0;
+  std::uint64_t cost = is_reliable(q_.type) ? cost_of(wqe) : 0;
   q_.req.in_flight += cost;
   if (q_.destination) q_.destination->in_flight += cost;
   q_.req.psn = q_.req.psn + psns;
@@ -376,7 +385,7 @@ void Requester::advance(SendWqe& wqe, std::uint32_t psns) {
 // nothing), every so often within a long one, and before the window closes: whatever the requester
 // then waits for, an answer is on its way.
 bool Requester::wants_ack(const SendWqe& wqe, bool last) const {
-  if (q_.type != QpType::rc) return false;
+  if (!is_reliable(q_.type)) return false;
   if (last || q_.req.unrequested >= 31) return true;
   if (q_.req.psn - q_.req.highest < 0)
     return q_.req.unrequested >= 15 || q_.req.psn + 1 == q_.req.highest;

@@ -42,6 +42,7 @@ class Requester {
   Gate gate_start(const SendWqe&) const;
   Gate gate_room(const SendWqe&);
   Gate gate_credit(const SendWqe&, const CreditLine&);
+  CreditLine* line_for(const SendWqe&) const;
   void start(SendWqe&);
   bool supported(WrOpcode) const;
   bool emit(TxBurst&, SendWqe&);

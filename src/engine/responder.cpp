@@ -14,7 +14,6 @@ namespace adverb::engine {
 
 using wire::Operation;
 using wire::Place;
-using wire::Transport;
 using wire::Verb;
 
 namespace {
@@ -41,6 +40,8 @@ constexpr VerdictRow rows[] = {
     {Verdict::invalid_length, nak_of(wire::NakCode::invalid_request), WcStatus::rem_inv_req_err,
      true, AsyncEvent::qp_req_err},
     {Verdict::message_too_long, nak_of(wire::NakCode::invalid_request), WcStatus::loc_len_err, true,
+     AsyncEvent::qp_req_err},
+    {Verdict::wrong_srq, nak_of(wire::NakCode::invalid_request), WcStatus::rem_inv_req_err, true,
      AsyncEvent::qp_req_err},
     {Verdict::misaligned, nak_of(wire::NakCode::invalid_request), WcStatus::rem_inv_req_err, true,
      AsyncEvent::qp_req_err},
@@ -109,6 +110,7 @@ void Responder::receive(const RxFrame& f) {
   established();
   switch (q_.type) {
     case QpType::rc:
+    case QpType::xrc_recv:
       receive_reliable(f);
       break;
     case QpType::uc:
@@ -116,6 +118,8 @@ void Responder::receive(const RxFrame& f) {
       break;
     case QpType::ud:
       receive_datagram(f);
+      break;
+    case QpType::xrc_send:  // Engine::admit_frame lets no request through
       break;
   }
   if (owes()) e_.make_ready(q_);
@@ -167,8 +171,24 @@ Verdict Responder::admit(const wire::Packet& p) {
   if (!wire::follows(q_.resp.previous, info)) return Verdict::invalid_opcode;
   if (Verdict v = check_operation(info); v != Verdict::ok) return v;
   if (Verdict v = check_length(p, info); v != Verdict::ok) return v;
+  if (Verdict v = bind_srq(p, info); v != Verdict::ok) return v;
   if (Verdict v = execute(p, info); v != Verdict::ok) return v;
   q_.resp.previous = info.ends() ? wire::OpcodeInfo{} : info;
+  return Verdict::ok;
+}
+
+// XRC: the receives, completions and keys are those of the SRQ that the request names; it must be
+// of the target's XRC domain, and the same throughout a message (annex A14).
+Verdict Responder::bind_srq(const wire::Packet& p, const wire::OpcodeInfo& info) {
+  if (q_.type != QpType::xrc_recv) return Verdict::ok;
+  const Srqn srqn(p.xrc.srqn);
+  if (!info.starts()) return q_.srq && q_.srq->srqn == srqn ? Verdict::ok : Verdict::wrong_srq;
+  SharedReceiveQueue* srq = e_.find_srq(srqn);
+  if (!srq || srq->xrcd != q_.xrcd) return Verdict::wrong_srq;
+  q_.srq = srq;
+  q_.rq = &srq->queue;
+  q_.recv_cq = srq->cq;
+  q_.pd = srq->pd;
   return Verdict::ok;
 }
 
@@ -218,6 +238,8 @@ Verdict Responder::execute(const wire::Packet& p, const wire::OpcodeInfo& info) 
 // Takes the next receive WQE, unless one is open.
 Verdict Responder::open_receive() {
   if (q_.resp.recv_open) return Verdict::ok;
+  if (!q_.rq) return Verdict::no_receive;                // an XRC target before its first message
+  if (q_.recv_cq->overrun) return Verdict::operational;  // no completion would be seen
   if (!q_.rq->take(q_.resp.recv)) {
     ++e_.counters_.out_of_buffer;
     return Verdict::no_receive;
@@ -454,7 +476,7 @@ void Responder::duplicate(const wire::Packet& p) {
   }
   for (std::uint32_t i = 0; i < q_.resp.dest_resources; ++i) {
     ResponderResource& res = q_.resp.resources[i];
-    if (!res.valid || res.verb != verb) continue;
+    if (!res.valid || res.verb != verb || res.srqn.raw() != p.xrc.srqn) continue;
     std::int32_t k = p.bth.psn - res.first;
     if (k < 0 || k >= static_cast<std::int32_t>(res.packets)) continue;
     if (verb != Verb::read) return replay(i, 0, 1);
@@ -518,6 +540,8 @@ ResponderResource* Responder::new_resource(std::uint32_t& index) {
   r.resources[index] = ResponderResource{};
   r.resources[index].valid = true;
   r.resources[index].first = r.expected;
+  r.resources[index].pd = q_.pd;
+  if (q_.type == QpType::xrc_recv) r.resources[index].srqn = q_.srq->srqn;
   return &r.resources[index];
 }
 
@@ -583,8 +607,8 @@ bool Responder::emit_response(TxBurst& tx, PendingResponse& pending) {
   wire::Packet p;
   bool atomic = res.verb == Verb::atomic;
   //= annex A19.4: FLUSH and ATOMIC WRITE are answered by an empty READ response
-  p.bth.opcode = wire::opcode_of(
-      Transport::rc, atomic ? Operation::atomic_acknowledge : Operation::read_response_only);
+  p.bth.opcode = wire::opcode_of(transport_of(q_.type), atomic ? Operation::atomic_acknowledge
+                                                               : Operation::read_response_only);
   p.bth.psn = res.first;
   p.aeth = {ack_syndrome(), res.msn};
   p.atomic_ack.original = res.original;
@@ -601,11 +625,11 @@ bool Responder::emit_read_packet(TxBurst& tx, ResponderResource& res, PendingRes
   Operation operation =
       first ? (last ? Operation::read_response_only : Operation::read_response_first)
             : (last ? Operation::read_response_last : Operation::read_response_middle);
-  p.bth.opcode = wire::opcode_of(Transport::rc, operation);
+  p.bth.opcode = wire::opcode_of(transport_of(q_.type), operation);
   p.bth.psn = res.first + k;
   p.aeth = {ack_syndrome(), res.msn};
   if (n) {
-    auto grant = e_.keys_.resolve(res.rkey, q_.pd, res.va + offset, n, access_remote_read);
+    auto grant = e_.keys_.resolve(res.rkey, res.pd, res.va + offset, n, access_remote_read);
     bool copied = grant && grant->copy_out(0, tx.next() + p.info().header_bytes, n);
     if (!copied) {
       if (grant) ++e_.counters_.memory_faults;
@@ -626,13 +650,14 @@ std::uint8_t Responder::ack_syndrome() const {
   // instead of zero: the RNR protocol then governs, and a requester is not left waiting for an
   // update.
   std::uint32_t credits = wire::no_credit_limit;
-  if (!q_.srq && e_.config_.end_to_end_credits && q_.rq->available()) credits = q_.rq->available();
+  if (q_.own_rq && e_.config_.end_to_end_credits && q_.own_rq->available())
+    credits = q_.own_rq->available();
   return wire::make_ack(credits);
 }
 
 void Responder::emit_acknowledge(TxBurst& tx, Psn psn, std::uint8_t syndrome) {
   wire::Packet p;
-  p.bth.opcode = wire::opcode_of(Transport::rc, Operation::acknowledge);
+  p.bth.opcode = wire::opcode_of(transport_of(q_.type), Operation::acknowledge);
   p.bth.psn = psn;
   p.aeth = {syndrome, q_.resp.msn & 0xffffff};
   commit(tx, p, 0);

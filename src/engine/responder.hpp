@@ -15,6 +15,7 @@ enum class Verdict : std::uint8_t {
   invalid_length,      // a packet's or message's length is wrong
   message_too_long,    // for the receive WQE
   misaligned,          // atomics
+  wrong_srq,           // XRC: none of that number in the target's XRC domain
   too_many_reads,      // no responder resource
   no_receive,          // RNR
   remote_access,       // rkey, rights or range
@@ -45,6 +46,7 @@ class Responder {
   Verdict admit(const wire::Packet&);
   Verdict check_operation(const wire::OpcodeInfo&) const;
   Verdict check_length(const wire::Packet&, const wire::OpcodeInfo&) const;
+  Verdict bind_srq(const wire::Packet&, const wire::OpcodeInfo&);
   Verdict execute(const wire::Packet&, const wire::OpcodeInfo&);
   Verdict execute_send(const wire::Packet&, const wire::OpcodeInfo&);
   Verdict execute_write(const wire::Packet&, const wire::OpcodeInfo&);

@@ -100,6 +100,9 @@ struct Said {
   Said qkey(std::uint32_t k) const {
     return with([k](Said& s) { s.p.deth.qkey = k; });
   }
+  Said srqn(Srqn n) const {
+    return with([n](Said& s) { s.p.xrc.srqn = n.raw(); });
+  }
   Said opcode(std::uint8_t b) const {
     return with([b](Said& s) { s.raw = wire::Opcode{b}; });
   }
@@ -235,6 +238,7 @@ inline std::string describe(const wire::Packet& p) {
   if (p.bth.becn) s += " BECN";
   if (p.bth.tver) s += " tver " + num(p.bth.tver);
   s += " pad " + num(p.bth.pad_count);
+  if (op.has(wire::ext_xrceth)) s += "\n  XRCETH srqn " + hex(p.xrc.srqn);
   if (op.has(wire::ext_deth))
     s += "\n  DETH qkey " + hex(p.deth.qkey) + " src_qp " + hex(p.deth.src_qp.raw());
   if (op.has(wire::ext_feth))
@@ -296,7 +300,7 @@ struct Options {
   std::uint8_t max_rd_atomic = 4, max_dest_rd_atomic = 4, min_rnr_timer = 1;
   std::uint32_t access = access_remote_write | access_remote_read | access_remote_atomic;
   std::uint32_t max_send_wr = 64, max_recv_wr = 64, cq_size = 256;
-  std::uint32_t srq_depth = 0;  // not 0: the QP has an SRQ
+  std::uint32_t srq_depth = 0;  // not 0: the QP has an SRQ; an XRC target always
   PdId srq_pd = 1;
   bool sq_sig_all = false, v6 = false;
   std::size_t arena = 1 << 19;  // of a TxBurst
@@ -319,11 +323,13 @@ struct Post {
   Qpn remote_qpn{};
   std::uint32_t remote_qkey = 0;
   std::optional<PdId> pd_of_ah{};
+  std::optional<Srqn> srqn{};
 };
 
 class Talk {
  public:
   static constexpr PdId pd = 1, other_pd = 2;
+  static constexpr XrcdId xrcd = 3;
   static constexpr std::uint32_t qkey = 0x11111111;
   static constexpr std::size_t memory_bytes = 1 << 20;
 
@@ -333,7 +339,10 @@ class Talk {
     mr = add_region(0, memory_bytes, 0xf | access_flush_global | access_flush_persistent);
     send_cq = engine.create_cq(o.cq_size, &send_cq);
     recv_cq = engine.create_cq(o.cq_size, &recv_cq);
-    if (o.srq_depth) srq = engine.create_srq(o.srq_depth, 4, o.srq_pd, &srq);
+    if (o.type == QpType::xrc_recv)
+      srq = engine.create_xrc_srq(16, 4, pd, xrcd, recv_cq, &srq);
+    else if (o.srq_depth)
+      srq = engine.create_srq(o.srq_depth, 4, o.srq_pd, &srq);
     qp = create_qp();
     modify_to(*qp, o.state);
   }
@@ -341,6 +350,7 @@ class Talk {
   Gid us() const { return o.v6 ? Gid{{0xfd, 1}} : Gid::from_v4(0x0100000a); }
   Gid them() const { return o.v6 ? Gid{{0xfd, 2}} : Gid::from_v4(0x0200000a); }
   static constexpr Qpn their_qpn{0x00abcd};
+  static constexpr Srqn their_srqn{0x123456};
 
   MemoryRegion* add_region(std::size_t offset, std::size_t n, std::uint32_t access, PdId in = pd) {
     return add_region_at(memory.data() + offset, n, access, in);
@@ -357,9 +367,10 @@ class Talk {
   QueuePair* create_qp() {
     return engine.create_qp({.type = o.type,
                              .pd = pd,
+                             .xrcd = xrcd,
                              .send_cq = send_cq,
                              .recv_cq = recv_cq,
-                             .srq = srq,
+                             .srq = o.type == QpType::xrc_recv ? nullptr : srq,
                              .max_send_wr = o.max_send_wr,
                              .max_recv_wr = o.max_recv_wr,
                              .max_send_sge = 32,
@@ -457,6 +468,7 @@ class Talk {
     wqe->remote_qpn = w.remote_qpn;
     wqe->remote_qkey = w.remote_qkey;
     wqe->pd_of_ah = w.pd_of_ah.value_or(pd);
+    wqe->srqn = w.srqn.value_or(their_srqn);
     q.sq->publish();
     engine.ring_doorbell(q);
     return wr_id_;
@@ -465,7 +477,7 @@ class Talk {
     return post_recv(std::vector<Sge>{{address(offset), n, mr->key}});
   }
   std::uint64_t post_recv(const std::vector<Sge>& list) {
-    if (!qp->rq->post(++wr_id_, list)) return 0;
+    if (!(srq ? srq->queue : *qp->rq).post(++wr_id_, list)) return 0;
     if (!srq) engine.ring_doorbell(*qp);
     return wr_id_;
   }
@@ -484,6 +496,7 @@ class Talk {
       if (!p.deth.qkey) p.deth.qkey = qkey;
       p.deth.src_qp = their_qpn;
     }
+    if (o.type == QpType::xrc_recv && !p.xrc.srqn) p.xrc.srqn = srq->srqn.raw();
     std::vector<std::uint8_t> b(wire::max_header_bytes);
     b.resize(wire::encode_headers(p, b.data()));
     b.insert(b.end(), s.payload.begin(), s.payload.end());
@@ -500,6 +513,7 @@ class Talk {
     want.bth.pad_count = static_cast<std::uint8_t>(wire::pad_of(s.payload.size()));
     if (s.raw == wire::cnp_opcode) want.bth.pad_count = 0;
     if (o.type == QpType::ud) want.deth.src_qp = qp->qpn;
+    if (!want.xrc.srqn) want.xrc.srqn = their_srqn.raw();
     want.payload = {reinterpret_cast<const std::uint8_t*>(s.payload.data()), s.payload.size()};
     std::string expected = describe(want);
     if (sent_.empty()) {
@@ -532,6 +546,9 @@ class Talk {
     sent_.pop_front();
     return wire::decode(last_.bytes).value();
   }
+  // The same as bytes, and the slot that it is steered to.
+  std::vector<std::uint8_t> next_bytes() { return next(), last_.bytes; }
+  unsigned next_slot() { return next(), last_.slot; }
   std::size_t waiting() {
     pump();
     return sent_.size();
@@ -640,7 +657,7 @@ class Talk {
       more = engine.transmit(now, tx);
       for (const TxFrame& f : tx.frames()) {
         const std::uint8_t* b = tx.bytes(f);
-        sent_.push_back({{b, b + f.size}, f.av});
+        sent_.push_back({{b, b + f.size}, f.av, f.slot});
       }
     }
     check_cursors(*qp);
@@ -665,13 +682,10 @@ class Talk {
   struct Frame {
     std::vector<std::uint8_t> bytes;
     AddressVector av;
+    unsigned slot;
   };
 
-  Transport transport() const {
-    return o.type == QpType::rc   ? Transport::rc
-           : o.type == QpType::uc ? Transport::uc
-                                  : Transport::ud;
-  }
+  Transport transport() const { return transport_of(o.type); }
   static std::string describe_bytes(const std::vector<std::uint8_t>& b) {
     auto packet = wire::decode(b);
     return packet ? describe(*packet) : "bytes that are no packet";
@@ -693,7 +707,7 @@ class Talk {
     std::optional<Cqe> c = poll(cq);
     ASSERT_TRUE(c) << "no completion, expected " << describe(want) << " (line " << w.line() << ")";
     EXPECT_EQ(describe(*c), describe(want)) << "(line " << w.line() << ")";
-    EXPECT_EQ(c->qp, qp);
+    EXPECT_EQ(c->qp, o.type == QpType::xrc_recv ? nullptr : qp);
     EXPECT_EQ(c->qp_num, qp->qpn);
   }
 

@@ -10,9 +10,11 @@
 
 namespace adverb::engine {
 
-using PdId = std::uint32_t;  // protection domain; 0 is none
+using PdId = std::uint32_t;    // protection domain; 0 is none
+using XrcdId = std::uint32_t;  // XRC domain; 0 is none
+using Srqn = Qpn;              // number of an XRC SRQ: made of slot and index as a QPN is
 
-enum class QpType : std::uint8_t { rc = 2, uc = 3, ud = 4 };
+enum class QpType : std::uint8_t { rc = 2, uc = 3, ud = 4, xrc_send = 9, xrc_recv = 10 };
 enum class QpState : std::uint8_t { reset, init, rtr, rts, sqd, sqe, error };
 enum class Mtu : std::uint8_t { mtu_256 = 1, mtu_512, mtu_1024, mtu_2048, mtu_4096 };
 constexpr std::uint32_t bytes_of(Mtu m) { return 128u << static_cast<unsigned>(m); }

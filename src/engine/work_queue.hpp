@@ -35,6 +35,7 @@ struct SendWqe {
   Qpn remote_qpn{};             // UD
   std::uint32_t remote_qkey{};  // UD
   PdId pd_of_ah{};              // UD: PD of the address handle
+  Srqn srqn{};                  // XRC: whose receives, completions and keys the responder uses
   // The engine's part.
   Psn first_psn{};
   std::uint32_t packets{};   // PSNs it takes: for READ those of the response
@@ -123,12 +124,18 @@ class ReceiveQueue {
   std::atomic<std::uint32_t> posted_{0}, taken_{0};
 };
 
-// SRQ: a receive queue that several QPs of one PD share, with a limit event (IBTA 10.2.9).
+class CompletionQueue;
+
+// SRQ: a receive queue that several QPs of one PD share, with a limit event (IBTA 10.2.9).  An XRC
+// SRQ is named by each message instead, and has a completion queue (annex A14).
 struct SharedReceiveQueue {
   SharedReceiveQueue(std::uint32_t depth, std::uint32_t max_sge, PdId pd)
       : queue(depth, max_sge), pd(pd) {}
   ReceiveQueue queue;
   PdId pd;
+  XrcdId xrcd = 0;  // 0: no XRC SRQ, and without the next two
+  CompletionQueue* cq = nullptr;
+  Srqn srqn{};
   std::atomic<std::uint32_t> limit{0};  // armed limit; 0 disarmed
   std::uint32_t attached = 0;
   void* user = nullptr;

@@ -213,10 +213,14 @@ void Device::run_locked(const std::function<void(engine::Engine&, Instant)>& f) 
 // it.
 static void wait_for_delivery(std::mutex& delivery) { std::lock_guard hold(delivery); }
 
-void Device::destroy_qp(engine::QueuePair* qp) {
+void Device::retire(const std::function<void(engine::Engine&)>& f) {
   if (dead()) return;
-  run_locked([&](engine::Engine& e, Instant) { e.destroy_qp(qp); });
+  run_locked([&](engine::Engine& e, Instant) { f(e); });
   wait_for_delivery(impl_->delivery);
+}
+
+void Device::destroy_qp(engine::QueuePair* qp) {
+  retire([&](engine::Engine& e) { e.destroy_qp(qp); });
 }
 
 bool Device::destroy_cq(engine::CompletionQueue* cq) {
@@ -232,6 +236,8 @@ bool Device::destroy_srq(engine::SharedReceiveQueue* srq) {
   wait_for_delivery(impl_->delivery);
   return done;
 }
+
+XrcDomains& Device::xrc_domains() { return impl_->xrc_domains; }
 
 void Device::doorbell(engine::QueuePair& qp) {
   if (dead()) return;

@@ -20,14 +20,10 @@
 
 #include "engine/engine.hpp"
 #include "nic/enumerate.hpp"
+#include "nic/xrc_domains.hpp"
 #include "port/port.hpp"
 
 namespace adverb::nic {
-
-struct OpenError {
-  int error;            // errno
-  std::string message;  // one line that says what to do
-};
 
 // Receives what the engine reports, after the engine was let go, from whatever thread made the
 // progress.  Must not block and must not call back into the device.  When a destroy call of Device
@@ -68,9 +64,13 @@ class Device {
   template <class F>
   auto with_engine(F&& f);
 
-  void destroy_qp(engine::QueuePair*);  // with the guarantee of EventSink
+  // with_engine, with the guarantee of EventSink for what f takes out.
+  void retire(const std::function<void(engine::Engine&)>& f);
+  void destroy_qp(engine::QueuePair*);  // the same
   bool destroy_cq(engine::CompletionQueue*);
   bool destroy_srq(engine::SharedReceiveQueue*);
+
+  XrcDomains& xrc_domains();
 
   // --- data path
   void doorbell(engine::QueuePair&);  // after a publish() to the send queue

@@ -118,6 +118,7 @@ struct Device::Impl {
   DeviceInfo info;
   mutable std::mutex info_mutex;  // its MTU and GIDs, which only the background thread changes
   std::shared_ptr<daemon::Client> client;
+  XrcDomains xrc_domains;
   std::unique_ptr<port::Port> port;
   std::unique_ptr<engine::Engine> engine;
   EngineLock lock;

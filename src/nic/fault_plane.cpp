@@ -49,7 +49,7 @@ void FaultPlane::raise(unsigned number, Qpn qpn, bool receiving) {
   const auto event = static_cast<AsyncEvent>(number);
   if (raise_at_device(event)) return;
   if (QueuePair* q = device_.engine->find(qpn))
-    device_.engine->inject(event, *q, receiving ? *q->recv_cq : *q->send_cq);
+    device_.engine->inject(event, *q, receiving ? q->recv_cq : q->send_cq);
 }
 
 void FaultPlane::raise_timed(const faults::TimedAction& action) {
@@ -57,10 +57,10 @@ void FaultPlane::raise_timed(const faults::TimedAction& action) {
   if (raise_at_device(event)) return;
   device_.engine->for_each_qp([&](QueuePair& q) {
     if (action.qp && q.qpn != *action.qp) return;
-    if (action.transport && !engine::carries(q.type, *action.transport)) return;
-    device_.engine->inject(event, q, *q.send_cq);
+    if (action.transport && engine::transport_of(q.type) != *action.transport) return;
+    device_.engine->inject(event, q, q.send_cq);
     if (event == AsyncEvent::cq_err && q.recv_cq != q.send_cq)
-      device_.engine->inject(event, q, *q.recv_cq);
+      device_.engine->inject(event, q, q.recv_cq);
   });
 }
 

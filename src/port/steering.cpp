@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "port/address.hpp"
+#include "wire/opcode.hpp"
 
 namespace adverb::port {
 namespace {
@@ -64,11 +65,25 @@ int open_socket(const Gid& gid) {
 }
 
 // Picks the member by the upper ten bits of the destination QPN: bytes 5 to 7 of the BTH, which
-// is where the UDP payload starts.  A load past the end returns 0 by itself, and so does a slot
-// that the pool does not have: slot 0 looks after strays.
+// is where the UDP payload starts; or of the SRQ number, for requests of XRC (the opcodes from
+// first_xrc on, except for the responses among them).  A load past the end returns 0 by itself, and
+// so does a slot that the pool does not have: slot 0 looks after strays.
 bool steer(int fd, unsigned slots) {
-  constexpr unsigned dest_qp_offset = 5, bits_below_slot = 16 - Qpn::slot_bits;
+  constexpr auto opcode = [](wire::Operation o) {
+    return static_cast<unsigned>(wire::opcode_of(wire::Transport::xrc, o));
+  };
+  constexpr unsigned first_xrc = opcode(wire::Operation::send_first), past_xrc = first_xrc + 32,
+                     first_response = opcode(wire::Operation::read_response_first),
+                     last_response = opcode(wire::Operation::atomic_acknowledge);
+  constexpr unsigned dest_qp_offset = 5, srqn_offset = 13, bits_below_slot = 16 - Qpn::slot_bits;
   sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_B | BPF_ABS, 0),
+      BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, first_xrc, 0, 5),
+      BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, past_xrc, 4, 0),
+      BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, first_response, 0, 1),
+      BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, last_response, 0, 2),
+      BPF_STMT(BPF_LD | BPF_H | BPF_ABS, srqn_offset),
+      BPF_JUMP(BPF_JMP | BPF_JA, 1, 0, 0),
       BPF_STMT(BPF_LD | BPF_H | BPF_ABS, dest_qp_offset),
       BPF_STMT(BPF_ALU | BPF_RSH | BPF_K, bits_below_slot),
       BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, slots, 0, 1),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The steered socket pool (design D5): one SO_REUSEPORT group per local address, a member per slot,
 // and a classic BPF program that picks the member by the slot bits of the destination QPN in the
-// BTH.
+// BTH, or of the SRQ number that a request of XRC carries.
 #pragma once
 
 #include <expected>

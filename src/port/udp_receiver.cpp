@@ -300,14 +300,20 @@ void UdpReceiver::accept(const Datagram& d, std::size_t offset, std::size_t size
     ++counters_.drop_icrc;
     return;
   }
-  Qpn dest = packet->bth.dest_qp;
-  if (dest.slot() != slot_ && dest.raw() > 1 && dest.raw() != multicast_qpn)
-    return relay(d, dest.slot(), offset, size);
+  if (!is_ours(d, *packet)) return relay(d, *packet, offset, size);
   if (d.verified) ++counters_.relayed_in;
   auto& f = frames_[count_++];
   f.packet = *packet;
   f.source = d.source, f.destination = d.destination;
   f.flow_label = d.flow_label, f.traffic_class = d.traffic_class, f.hop_limit = d.hop_limit;
+}
+
+bool UdpReceiver::is_ours(const Datagram& d, const wire::Packet& p) const {
+  const Qpn dest = p.bth.dest_qp, number = wire::steering_number(p);
+  if (dest.raw() <= 1 || dest.raw() == multicast_qpn) return true;
+  if (number.slot() == slot_) return number == dest || slot_ != 0;
+  // XRC: nobody has that SRQ, which the queue pair's own process is to say.
+  return d.verified && dest.slot() == slot_;
 }
 
 bool UdpReceiver::icrc_right(const Datagram& d, std::span<const std::uint8_t> bytes,
@@ -325,13 +331,16 @@ bool UdpReceiver::icrc_right(const Datagram& d, std::span<const std::uint8_t> by
 }
 
 // Frames that were relayed once and still are not ours go nowhere: no loops.
-void UdpReceiver::relay(const Datagram& d, unsigned slot, std::size_t offset, std::size_t size) {
+void UdpReceiver::relay(const Datagram& d, const wire::Packet& p, std::size_t offset,
+                        std::size_t size) {
+  const unsigned slot = wire::steering_number(p).slot(), queue_pair = p.bth.dest_qp.slot();
   if (d.verified) {
     ++counters_.drop_relay;
     return;
   }
-  if (run_.frames && (run_.slot != slot || run_.end != offset)) flush_relay(d);
-  if (!run_.frames) run_ = {slot, offset, offset, 0};
+  const bool another = run_.slot != slot || run_.queue_pair != queue_pair || run_.end != offset;
+  if (run_.frames && another) flush_relay(d);
+  if (!run_.frames) run_ = {slot, queue_pair, offset, offset, 0};
   run_.end = offset + size;
   ++run_.frames;
 }
@@ -343,18 +352,26 @@ void UdpReceiver::flush_relay(const Datagram& d) {
   h.flow_label = d.flow_label, h.segment = static_cast<std::uint32_t>(d.segment);
   h.traffic_class = d.traffic_class, h.hop_limit = d.hop_limit, h.icrc_verified = 1;
   h.source = d.source, h.destination = d.destination;
+  iovec iov[2] = {{&h, sizeof h}, {staging_.get() + run.begin, run.end - run.begin}};
+  // Without a process that may have the SRQ of an XRC request, its queue pair's answers.
+  bool sent = send_relay(run.slot, iov) || (run.queue_pair != run.slot && errno == ECONNREFUSED &&
+                                            send_relay(run.queue_pair, iov));
+  (sent ? counters_.relayed_out : counters_.drop_relay) += run.frames;
+}
+
+// False leaves errno.
+bool UdpReceiver::send_relay(unsigned slot, std::span<iovec, 2> iov) {
   sockaddr_un to{};
   to.sun_family = AF_UNIX;
   std::size_t room = sizeof to.sun_path - 1;
-  auto name = fmt::format_to_n(to.sun_path + 1, room, "{}{}", relay_prefix_, run.slot);
-  iovec iov[2] = {{&h, sizeof h}, {staging_.get() + run.begin, run.end - run.begin}};
+  auto name = fmt::format_to_n(to.sun_path + 1, room, "{}{}", relay_prefix_, slot);
+  errno = ECONNREFUSED;
+  if (relay_prefix_.empty() || name.size > room || slot == slot_) return false;
   msghdr m{};
   m.msg_name = &to;
   m.msg_namelen = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size);
-  m.msg_iov = iov, m.msg_iovlen = 2;
-  bool sent = !relay_prefix_.empty() && name.size <= room &&
-              uncancelled::sendmsg(relay_sender_, &m, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
-  (sent ? counters_.relayed_out : counters_.drop_relay) += run.frames;
+  m.msg_iov = iov.data(), m.msg_iovlen = iov.size();
+  return uncancelled::sendmsg(relay_sender_, &m, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
 }
 
 }  // namespace adverb::port

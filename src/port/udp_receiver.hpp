@@ -10,6 +10,8 @@
 // slot.  Adjacent ones go on as one unix datagram, a RelayHeader and the segments as they came.
 #pragma once
 
+#include <sys/uio.h>
+
 #include <memory>
 #include <optional>
 #include <span>
@@ -57,7 +59,7 @@ class UdpReceiver {
     bool seen = false;
   };
   struct RelayRun {
-    unsigned slot = 0;
+    unsigned slot = 0, queue_pair = 0;  // by steering, and of the destination QPN
     std::size_t begin = 0, end = 0;
     unsigned frames = 0;
   };
@@ -79,8 +81,10 @@ class UdpReceiver {
   void segments(const Datagram&);
   void accept(const Datagram&, std::size_t offset, std::size_t size, IdentificationGuess&);
   bool icrc_right(const Datagram&, std::span<const std::uint8_t>, IdentificationGuess&);
-  void relay(const Datagram&, unsigned slot, std::size_t offset, std::size_t size);
+  bool is_ours(const Datagram&, const wire::Packet&) const;
+  void relay(const Datagram&, const wire::Packet&, std::size_t offset, std::size_t size);
   void flush_relay(const Datagram&);
+  bool send_relay(unsigned slot, std::span<iovec, 2>);
 
   PortCounters& counters_;
   unsigned slot_;

@@ -80,7 +80,7 @@ std::size_t UdpSender::bundle_length(const Local& local, Frames frames) const {
     auto& last = frames[n - 1];
     auto& f = frames[n];
     if (f.size > first.size || f.offset != last.offset + last.size + icrc_bytes) break;
-    if (f.av != first.av || f.dest_qp.slot() != first.dest_qp.slot()) break;
+    if (f.av != first.av || f.slot != first.slot) break;
     bool same_pair = f.dest_qp == last.dest_qp && f.src_qp == last.src_qp;
     if (!same_pair && local.ports.bucket(wanted_port(local, f)) != bucket) break;
     ++n;
@@ -91,7 +91,7 @@ std::size_t UdpSender::bundle_length(const Local& local, Frames frames) const {
 
 void UdpSender::send_bundle(Local& local, engine::TxBurst& burst, Frames frames) {
   auto& first = frames[0];
-  auto* socket = local.ports.find(first.av.dgid, first.dest_qp.slot(), wanted_port(local, first));
+  auto* socket = local.ports.find(first.av.dgid, first.slot, wanted_port(local, first));
   if (!socket) return lost(frames.size(), errno);
   bool bundle = frames.size() > 1;
   stamp(local, socket->port, burst, frames, bundle && local.gso);

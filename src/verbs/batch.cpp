@@ -227,7 +227,7 @@ constexpr std::uint64_t uc_ops = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA
                                  IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_SEND_WITH_INV;
 constexpr std::uint64_t ud_ops = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
 
-// Operations that no QP here has: binding windows, segmentation offload, XRC.
+// Operations that no QP here has: binding windows, segmentation offload.
 void set_unsupported(ibv_qp_ex& q) {
   q.wr_bind_mw = [](ibv_qp_ex* x, ibv_mw*, std::uint32_t, const ibv_mw_bind_info*) {
     batch_of(x).refuse_with(EOPNOTSUPP, "memory windows are not supported");
@@ -235,18 +235,27 @@ void set_unsupported(ibv_qp_ex& q) {
   q.wr_send_tso = [](ibv_qp_ex* x, void*, std::uint16_t, std::uint16_t) {
     batch_of(x).refuse_with(EOPNOTSUPP, "segmentation offload is not supported");
   };
-  q.wr_set_xrc_srqn = [](ibv_qp_ex* x, std::uint32_t) {
-    batch_of(x).refuse_with(EOPNOTSUPP, "XRC is not supported");
-  };
+}
+
+std::uint64_t operations_of(QpType type) {
+  switch (type) {
+    case QpType::rc:
+    case QpType::xrc_send:
+      return rc_ops;
+    case QpType::uc:
+      return uc_ops;
+    case QpType::ud:
+      return ud_ops;
+    case QpType::xrc_recv:
+      break;
+  }
+  return 0;
 }
 
 }  // namespace
 
 int init_batch(Qp& qp, engine::QpType type, std::uint64_t ops) {
-  const std::uint64_t supported = type == QpType::rc   ? rc_ops
-                                  : type == QpType::uc ? uc_ops
-                                                       : ud_ops;
-  if (ops & ~supported) return EOPNOTSUPP;
+  if (ops & ~operations_of(type)) return EOPNOTSUPP;
   qp.batch = std::make_unique<Batch>(*qp.pd, qp.cap, ops);
   ibv_qp_ex& q = qp.ext.ex;
   q.wr_atomic_cmp_swp = atomic_cmp_swp;
@@ -271,6 +280,9 @@ int init_batch(Qp& qp, engine::QpType type, std::uint64_t ops) {
   q.wr_set_inline_data_list = set_inline_list;
   q.wr_set_sge = set_sge;
   q.wr_set_sge_list = set_sge_list;
+  q.wr_set_xrc_srqn = [](ibv_qp_ex* x, std::uint32_t srqn) {
+    if (SendWqe* w = batch_of(x).last()) w->srqn = engine::Srqn(srqn);
+  };
   q.wr_start = start;
   q.wr_complete = complete;
   q.wr_abort = abort;

@@ -89,6 +89,11 @@ void wait_for_acks(pthread_mutex_t& mutex, pthread_cond_t& cond, const std::uint
   pthread_mutex_unlock(&mutex);
 }
 
+std::mutex& handles_mutex() {
+  static auto* mutex = new std::mutex;
+  return *mutex;
+}
+
 // --- from the device, in whatever thread made the progress
 
 void Context::raise(std::uint64_t element, engine::AsyncEvent event) {
@@ -116,10 +121,13 @@ void Context::on_event(const engine::EventRecord& r) {
       return raise(reinterpret_cast<std::uintptr_t>(cq), r.event);
     }
     case engine::EventRecord::qp: {
-      auto* qp = static_cast<Qp*>(r.user);
-      if (qp->context != this) return;
-      ++qp->async_events;
-      return raise(reinterpret_cast<std::uintptr_t>(qp), r.event);
+      std::lock_guard hold(handles_mutex());
+      for (auto* qp = static_cast<Qp*>(r.user); qp; qp = qp->next_handle) {
+        if (qp->context != this) continue;
+        ++qp->async_events;
+        raise(reinterpret_cast<std::uintptr_t>(qp), r.event);
+      }
+      return;
     }
     case engine::EventRecord::srq: {
       auto* srq = static_cast<Srq*>(r.user);

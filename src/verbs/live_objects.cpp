@@ -45,6 +45,8 @@ LiveObjects::Entry LiveObjects::entry_of(const void* o, Kind kind) {
       return {kind, as<ibv_ah>(o).context, as<ibv_ah>(o).handle};
     case Kind::td:
       return {kind, as<ibv_td>(o).context, 0};
+    case Kind::xrcd:
+      return {kind, as<ibv_xrcd>(o).context, 0};
     case Kind::channel:
       return {kind, as<ibv_comp_channel>(o).context, 0};
     case Kind::context:

@@ -174,10 +174,19 @@ struct Cq {
 inline Cq* of(ibv_cq* c) { return reinterpret_cast<Cq*>(c); }
 inline Cq* of(ibv_cq_ex* c) { return reinterpret_cast<Cq*>(c); }
 
+struct Xrcd {
+  ibv_xrcd xrcd{};
+  Context* context = nullptr;
+  std::shared_ptr<nic::XrcDomain> domain;
+  std::atomic<std::uint32_t> references{0};
+};
+inline Xrcd* of(ibv_xrcd* x) { return reinterpret_cast<Xrcd*>(x); }
+
 struct Srq {
   ibv_srq srq{};
   Context* context = nullptr;
   Pd* pd = nullptr;
+  Xrcd* xrcd = nullptr;  // of an XRC SRQ
   engine::SharedReceiveQueue* queue = nullptr;
   std::uint32_t number = 0;
   std::atomic<std::uint32_t> async_events{0};
@@ -192,10 +201,14 @@ struct Qp {
     QpExtended ext{};
   };
   Context* context = nullptr;
-  Pd* pd = nullptr;
+  Pd* pd = nullptr;      // null: an XRC target
+  Xrcd* xrcd = nullptr;  // of an XRC target
   Cq *send_cq = nullptr, *recv_cq = nullptr;
   Srq* srq = nullptr;
   engine::QueuePair* pair = nullptr;
+  // An XRC target may be open more than once (ibv_open_qp(3)): pair->user is the first of its
+  // handles.
+  Qp* next_handle = nullptr;
   ibv_qp_cap cap{};
   bool sq_sig_all = false;
   std::atomic<std::uint32_t> async_events{0};
@@ -230,6 +243,9 @@ int free_dm(ibv_dm*);
 ibv_mr* reg_dm_mr(ibv_pd*, ibv_dm*, std::uint64_t offset, std::size_t length, unsigned access);
 ibv_cq_ex* create_cq_ex(ibv_context*, ibv_cq_init_attr_ex*);
 ibv_qp* create_qp_ex(ibv_context*, ibv_qp_init_attr_ex*);
+ibv_qp* open_qp(ibv_context*, ibv_qp_open_attr*);
+ibv_xrcd* open_xrcd(ibv_context*, ibv_xrcd_init_attr*);
+int close_xrcd(ibv_xrcd*);
 ibv_srq* create_srq_ex(ibv_context*, ibv_srq_init_attr_ex*);
 int get_srq_num(ibv_srq*, std::uint32_t*);
 int poll_cq(ibv_cq*, int, ibv_wc*);
@@ -237,6 +253,9 @@ int req_notify_cq(ibv_cq*, int);
 int post_send(ibv_qp*, ibv_send_wr*, ibv_send_wr**);
 int post_recv(ibv_qp*, ibv_recv_wr*, ibv_recv_wr**);
 int post_srq_recv(ibv_srq*, ibv_recv_wr*, ibv_recv_wr**);
+
+// Guards the lists of handles of XRC targets.
+std::mutex& handles_mutex();
 
 void init_sync(pthread_mutex_t&, pthread_cond_t&);
 // Waits until `completed` (guarded by the mutex) has caught up with `delivered`.

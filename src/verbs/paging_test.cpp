@@ -45,7 +45,7 @@ TEST_F(Paging, Capabilities) {
                                   IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_SRQ_RECV);
   EXPECT_EQ(caps.ud_odp_caps,
             unsigned{IBV_ODP_SUPPORT_SEND} | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV);
-  EXPECT_EQ(a.xrc_odp_caps, 0u);
+  EXPECT_EQ(a.xrc_odp_caps, a.odp_caps.per_transport_caps.rc_odp_caps);
 }
 
 // What is mapped counts when the access comes, not when the region is made.

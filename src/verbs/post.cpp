@@ -37,9 +37,21 @@ constexpr unsigned inline_opcodes =
     bit(WrOpcode::rdma_write) | bit(WrOpcode::rdma_write_with_imm) | bit(WrOpcode::atomic_write);
 
 bool allowed(QpType type, WrOpcode opcode) {
-  const unsigned mask = type == QpType::rc   ? rc_opcodes
-                        : type == QpType::uc ? uc_opcodes
-                                             : ud_opcodes;
+  unsigned mask = 0;  // an XRC target sends nothing
+  switch (type) {
+    case QpType::rc:
+    case QpType::xrc_send:
+      mask = rc_opcodes;
+      break;
+    case QpType::uc:
+      mask = uc_opcodes;
+      break;
+    case QpType::ud:
+      mask = ud_opcodes;
+      break;
+    case QpType::xrc_recv:
+      break;
+  }
   return static_cast<unsigned>(opcode) < 32 && (mask & bit(opcode));
 }
 
@@ -79,6 +91,7 @@ void fill_operation(const Qp& qp, const ibv_send_wr& wr, engine::SendWqe& w) {
       w.imm_or_rkey = wr.invalidate_rkey;
       break;
   }
+  if (qp.pair->type == QpType::xrc_send) w.srqn = engine::Srqn(wr.qp_type.xrc.remote_srqn);
   if (qp.pair->type != QpType::ud) return;
   const Ah& ah = *of(wr.wr.ud.ah);
   w.av = ah.av;

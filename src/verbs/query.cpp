@@ -34,7 +34,7 @@ void fill_limits(ibv_device_attr& a) {
   a.max_qp = max_qp;
   a.max_qp_wr = max_qp_wr;
   a.device_cap_flags = IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_PORT_ACTIVE_EVENT |
-                       IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN;
+                       IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_XRC;
   a.max_sge = max_sge;
   a.max_sge_rd = max_sge;
   a.max_cq = max_cq;
@@ -56,14 +56,16 @@ void fill_limits(ibv_device_attr& a) {
 
 // On-demand paging: the CPU moves the bytes, so that every operation of a transport can take a page
 // fault.
-void fill_paging(ibv_odp_caps& caps) {
+void fill_paging(ibv_device_attr_ex& a) {
   constexpr std::uint32_t messages =
       IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
+  ibv_odp_caps& caps = a.odp_caps;
   caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
   caps.per_transport_caps.rc_odp_caps =
       messages | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
   caps.per_transport_caps.uc_odp_caps = messages | IBV_ODP_SUPPORT_WRITE;
   caps.per_transport_caps.ud_odp_caps = messages;
+  a.xrc_odp_caps = caps.per_transport_caps.rc_odp_caps;
 }
 
 // What a device is needs no running one: a forked child may ask.
@@ -114,7 +116,7 @@ int query_device_ex(ibv_context* c, const ibv_query_device_ex_input* input, ibv_
     a.completion_timestamp_mask = ~0ull;  // completion timestamps count nanoseconds
     a.hca_core_clock = 1'000'000;         // kHz
     a.device_cap_flags_ex = a.orig_attr.device_cap_flags;
-    fill_paging(a.odp_caps);
+    fill_paging(a);
     a.max_dm_size = max_dm_size;
     a.phys_port_cnt_ex = 1;
     std::memset(static_cast<void*>(out), 0, size);

@@ -29,6 +29,10 @@ const char* name_of(unsigned type) {
       return "UC";
     case IBV_QPT_UD:
       return "UD";
+    case IBV_QPT_XRC_SEND:
+      return "XRC_SEND";
+    case IBV_QPT_XRC_RECV:
+      return "XRC_RECV";
     default:
       return "?";
   }
@@ -40,10 +44,10 @@ int check_type(unsigned type) {
     case IBV_QPT_RC:
     case IBV_QPT_UC:
     case IBV_QPT_UD:
-      return 0;
-    case IBV_QPT_RAW_PACKET:
     case IBV_QPT_XRC_SEND:
     case IBV_QPT_XRC_RECV:
+      return 0;
+    case IBV_QPT_RAW_PACKET:
     case IBV_QPT_DRIVER:
       return refuse(EOPNOTSUPP, "create_qp: QP type {} is not supported", type);
     default:
@@ -51,7 +55,14 @@ int check_type(unsigned type) {
   }
 }
 
-int check_cap(const ibv_qp_cap& cap, bool has_srq) {
+// Has receives of its own.
+bool has_receive_queue(const ibv_qp_init_attr_ex& a) {
+  return !a.srq && a.qp_type != IBV_QPT_XRC_SEND && a.qp_type != IBV_QPT_XRC_RECV;
+}
+
+int check_cap(const ibv_qp_init_attr_ex& a) {
+  const ibv_qp_cap& cap = a.cap;
+  if (a.qp_type == IBV_QPT_XRC_RECV) return 0;  // it has no queues
   const auto check = [](const char* what, std::uint32_t value, std::uint32_t limit) {
     return value <= limit ? 0
                           : refuse(EINVAL, "create_qp: {} {} of at most {}", what, value, limit);
@@ -64,28 +75,38 @@ int check_cap(const ibv_qp_cap& cap, bool has_srq) {
              cap.max_inline_data, max_inline);
     return EINVAL;
   }
-  if (has_srq) return 0;
+  if (!has_receive_queue(a)) return 0;
   if (const int e = check("max_recv_wr", cap.max_recv_wr, max_qp_wr)) return e;
   return check("max_recv_sge", cap.max_recv_sge, max_sge);
 }
 
 int check_objects(const Context* context, const ibv_qp_init_attr_ex& a) {
-  if (!a.send_cq || !a.recv_cq)
+  if (a.qp_type == IBV_QPT_XRC_RECV)
+    return live().contains(a.xrcd, Kind::xrcd) && of(a.xrcd)->context == context
+               ? 0
+               : refuse(EINVAL, "create_qp: an XRC_RECV QP needs an XRC domain of its context");
+  const bool receives = a.qp_type != IBV_QPT_XRC_SEND;
+  if (!a.send_cq || (receives && !a.recv_cq))
     return refuse(EINVAL, "create_qp: a QP needs a send and a receive CQ");
   int error = live().check(a.pd, Kind::pd);
   if (!error) error = live().check(a.send_cq, Kind::cq);
-  if (!error) error = live().check(a.recv_cq, Kind::cq);
-  if (!error && a.srq) error = live().check(a.srq, Kind::srq);
+  if (!error && receives) error = live().check(a.recv_cq, Kind::cq);
+  if (!error && receives && a.srq) error = live().check(a.srq, Kind::srq);
   if (error) return refuse(error, "create_qp: no such PD, CQ or SRQ");
   if (of(a.pd)->context != context || of(a.send_cq)->context != context ||
-      of(a.recv_cq)->context != context || (a.srq && of(a.srq)->context != context))
+      (receives && of(a.recv_cq)->context != context) ||
+      (receives && a.srq && of(a.srq)->context != context))
     return refuse(EINVAL, "create_qp: PD, CQs and SRQ must be of one context");
+  if (receives && a.srq && of(a.srq)->xrcd)
+    return refuse(EINVAL, "create_qp: an XRC SRQ belongs to no QP, messages name it");
   return 0;
 }
 
 // What the device gives: at least one of each, so that the rings exist.
-ibv_qp_cap granted(const ibv_qp_cap& wanted, bool has_srq) {
-  ibv_qp_cap cap = wanted;
+ibv_qp_cap granted(const ibv_qp_init_attr_ex& a) {
+  if (a.qp_type == IBV_QPT_XRC_RECV) return {};
+  const bool has_srq = !has_receive_queue(a);
+  ibv_qp_cap cap = a.cap;
   cap.max_send_wr = std::max(cap.max_send_wr, 1u);
   cap.max_send_sge = std::max(cap.max_send_sge, 1u);
   cap.max_recv_wr = has_srq ? 0 : std::max(cap.max_recv_wr, 1u);
@@ -97,14 +118,25 @@ void fill_public(Qp& qp, ibv_context* c, const ibv_qp_init_attr_ex& a) {
   ibv_qp& pub = qp.qp;
   pub.context = c;
   pub.qp_context = a.qp_context;
-  pub.pd = a.pd;
-  pub.send_cq = a.send_cq;
-  pub.recv_cq = a.recv_cq;
-  pub.srq = a.srq;
+  if (a.qp_type != IBV_QPT_XRC_RECV) {
+    pub.pd = a.pd;
+    pub.send_cq = a.send_cq;
+    pub.recv_cq = a.recv_cq;
+    pub.srq = a.srq;
+  }
   pub.handle = pub.qp_num = qp.pair->qpn.raw();
   pub.state = IBV_QPS_RESET;
   pub.qp_type = a.qp_type;
   init_sync(pub.mutex, pub.cond);
+}
+
+ibv_qp* enter(std::unique_ptr<Qp> qp, ibv_context* c, const ibv_qp_init_attr_ex& a) {
+  fill_public(*qp, c, a);
+  if (qp->pd) ++qp->pd->references;
+  if (qp->xrcd) ++qp->xrcd->references;
+  ++qp->context->references;
+  live().add(qp.get(), Kind::qp);
+  return &qp.release()->qp;
 }
 
 ibv_qp* create_qp(ibv_context* c, ibv_qp_init_attr_ex& a, std::uint64_t ops) {
@@ -113,24 +145,31 @@ ibv_qp* create_qp(ibv_context* c, ibv_qp_init_attr_ex& a, std::uint64_t ops) {
   if (!context->alive()) return errno = EIO, nullptr;
   if (const int error = check_type(a.qp_type)) return errno = error, nullptr;
   if (const int error = check_objects(context, a)) return errno = error, nullptr;
-  if (const int error = check_cap(a.cap, a.srq)) return errno = error, nullptr;
+  if (const int error = check_cap(a)) return errno = error, nullptr;
   auto qp = std::make_unique<Qp>();
   qp->context = context;
-  qp->pd = of(a.pd);
-  qp->send_cq = of(a.send_cq);
-  qp->recv_cq = of(a.recv_cq);
-  qp->srq = a.srq ? of(a.srq) : nullptr;
-  qp->cap = granted(a.cap, a.srq);
+  if (a.qp_type == IBV_QPT_XRC_RECV) {
+    qp->xrcd = of(a.xrcd);
+  } else {
+    qp->pd = of(a.pd);
+    qp->send_cq = of(a.send_cq);
+  }
+  if (a.qp_type != IBV_QPT_XRC_RECV && a.qp_type != IBV_QPT_XRC_SEND) {
+    qp->recv_cq = of(a.recv_cq);
+    qp->srq = a.srq ? of(a.srq) : nullptr;
+  }
+  qp->cap = granted(a);
   qp->sq_sig_all = a.sq_sig_all;
   if (ops)
     if (const int error = init_batch(*qp, static_cast<engine::QpType>(a.qp_type), ops))
       return errno = error, nullptr;
   const engine::QpInit init{.type = static_cast<engine::QpType>(a.qp_type),
-                            .pd = qp->pd->id,
-                            .send_cq = qp->send_cq->queue,
-                            .recv_cq = qp->recv_cq->queue,
+                            .pd = qp->pd ? qp->pd->id : 0,
+                            .xrcd = qp->xrcd ? qp->xrcd->domain->id : 0,
+                            .send_cq = qp->send_cq ? qp->send_cq->queue : nullptr,
+                            .recv_cq = qp->recv_cq ? qp->recv_cq->queue : nullptr,
                             .srq = qp->srq ? qp->srq->queue : nullptr,
-                            .max_send_wr = qp->cap.max_send_wr,
+                            .max_send_wr = std::max(qp->cap.max_send_wr, 1u),
                             .max_recv_wr = qp->cap.max_recv_wr,
                             .max_send_sge = qp->cap.max_send_sge,
                             .max_recv_sge = qp->cap.max_recv_sge,
@@ -140,21 +179,21 @@ ibv_qp* create_qp(ibv_context* c, ibv_qp_init_attr_ex& a, std::uint64_t ops) {
   qp->pair =
       context->device->with_engine([&](engine::Engine& e, Instant) { return e.create_qp(init); });
   if (!qp->pair) return fail(ENOMEM, "create_qp: all QPs of this process are in use");
-  fill_public(*qp, c, a);
   a.cap = qp->cap;
-  ++qp->pd->references;
-  ++context->references;
-  live().add(qp.get(), Kind::qp);
-  return &qp.release()->qp;
+  return enter(std::move(qp), c, a);
 }
 
-// What of create_qp_ex there is: a PD, and the operations that the extended post interface is to
-// have.
+// What of create_qp_ex there is: a PD or an XRC domain, and the operations that the extended post
+// interface is to have.
 int check_extended(const ibv_qp_init_attr_ex& a) {
-  constexpr std::uint32_t known =
-      IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+  constexpr std::uint32_t known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD |
+                                  IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
   if (a.comp_mask & ~known) return EOPNOTSUPP;
-  if (!(a.comp_mask & IBV_QP_INIT_ATTR_PD) || !a.pd) return EINVAL;
+  if (a.qp_type == IBV_QPT_XRC_RECV) {
+    if (!(a.comp_mask & IBV_QP_INIT_ATTR_XRCD)) return EINVAL;
+  } else if (!(a.comp_mask & IBV_QP_INIT_ATTR_PD) || !a.pd) {
+    return EINVAL;
+  }
   if (a.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && a.create_flags) return EOPNOTSUPP;
   return 0;
 }
@@ -237,10 +276,21 @@ int check_device_attributes(const Qp& qp, const ibv_qp_attr& a, unsigned mask) {
   return 0;
 }
 
-int modify_qp(Qp& qp, const ibv_qp_attr& a, unsigned mask) {
+// Each half of XRC passes over the attributes of the other, as the kernel has it: programs give
+// both the same ones.
+unsigned applicable(const Qp& qp, unsigned mask) {
+  constexpr unsigned of_responder = IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
+                     of_requester = IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY;
+  if (qp.qp.qp_type == IBV_QPT_XRC_SEND) return mask & ~of_responder;
+  if (qp.qp.qp_type == IBV_QPT_XRC_RECV) return mask & ~of_requester;
+  return mask;
+}
+
+int modify_qp(Qp& qp, const ibv_qp_attr& a, unsigned given) {
   if (const int error = fault(Call::modify_qp)) return error;
   if (!qp.context->alive()) return EIO;
   if (const int error = live().check(&qp, Kind::qp)) return error;
+  const unsigned mask = applicable(qp, given);
   if (const int error = check_device_attributes(qp, a, mask)) return error;
   engine::QpAttributes attr = convert(a, mask);
   if (mask & IBV_QP_AV) {
@@ -313,13 +363,29 @@ int query_qp(Qp& qp, ibv_qp_attr& out, ibv_qp_init_attr& init) {
   return 0;
 }
 
+// Takes the handle out of those of its queue pair; false: it was the only one.
+bool leave_handles(Qp& qp) {
+  std::lock_guard hold(handles_mutex());
+  auto* first = static_cast<Qp*>(qp.pair->user);
+  if (first == &qp) {
+    if (!qp.next_handle) return false;
+    qp.pair->user = qp.next_handle;
+    return true;
+  }
+  while (first->next_handle != &qp) first = first->next_handle;
+  first->next_handle = qp.next_handle;  // its own stays for an event that is on its way along
+  return true;
+}
+
 int detach_qp(ibv_qp* q, std::uint32_t& async) {
   if (const int error = fault(Call::destroy_qp)) return error;
   if (const int error = live().check(q, Kind::qp)) return error;
   Qp* qp = of(q);
   if (!qp->context->alive()) return EIO;
   live().remove(q, Kind::qp);
-  qp->context->device->destroy_qp(qp->pair);
+  qp->context->device->retire([&](engine::Engine& e) {
+    if (!leave_handles(*qp)) e.destroy_qp(qp->pair);
+  });
   if (qp->async_events)
     qp->async_events -= qp->context->async.purge(reinterpret_cast<std::uintptr_t>(qp));
   async = qp->async_events;
@@ -330,12 +396,48 @@ void free_qp(ibv_qp* q) {
   Qp* qp = of(q);
   Pd* pd = qp->pd;
   Context* context = qp->context;
+  Xrcd* xrcd = qp->xrcd;
   delete qp;  // may give memory back to the domain's allocator
-  --pd->references;
+  if (pd) --pd->references;
+  if (xrcd) --xrcd->references;
   context->release();
 }
 
+ibv_qp* do_open_qp(ibv_context* c, const ibv_qp_open_attr& a) {
+  constexpr std::uint32_t needed =
+      IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
+  if (const int error = fault(Call::open_qp)) return errno = error, nullptr;
+  Context* context = of(c);
+  if (!context->alive()) return errno = EIO, nullptr;
+  if (a.comp_mask >= IBV_QP_OPEN_ATTR_RESERVED) return errno = EOPNOTSUPP, nullptr;
+  if ((a.comp_mask & needed) != needed || a.qp_type != IBV_QPT_XRC_RECV ||
+      !live().contains(a.xrcd, Kind::xrcd) || of(a.xrcd)->context != context)
+    return fail(EINVAL, "open_qp: needs the number of an XRC_RECV QP and its XRC domain");
+  auto qp = std::make_unique<Qp>();
+  qp->context = context;
+  qp->xrcd = of(a.xrcd);
+  qp->pair = context->device->with_engine([&](engine::Engine& e, Instant) -> engine::QueuePair* {
+    engine::QueuePair* pair = e.find(Qpn(a.qp_num));
+    if (!pair || pair->type != engine::QpType::xrc_recv || pair->xrcd != qp->xrcd->domain->id)
+      return nullptr;
+    std::lock_guard hold(handles_mutex());
+    qp->next_handle = std::exchange(static_cast<Qp*>(pair->user)->next_handle, qp.get());
+    return pair;
+  });
+  if (!qp->pair) return fail(EINVAL, "open_qp: no QP {:#x} in that XRC domain", a.qp_num);
+  ibv_qp_init_attr_ex init{};
+  init.qp_type = IBV_QPT_XRC_RECV;
+  if (a.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT) init.qp_context = a.qp_context;
+  ibv_qp* pub = enter(std::move(qp), c, init);
+  pub->state = static_cast<ibv_qp_state>(of(pub)->pair->state.load(std::memory_order_relaxed));
+  return pub;
+}
+
 }  // namespace
+
+ibv_qp* open_qp(ibv_context* c, ibv_qp_open_attr* a) {
+  return guarded([&] { return do_open_qp(c, *a); });
+}
 
 ibv_qp* create_qp_ex(ibv_context* c, ibv_qp_init_attr_ex* a) {
   return guarded([&]() -> ibv_qp* {

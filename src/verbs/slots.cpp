@@ -58,9 +58,6 @@ void fill_unsupported(verbs_context& v) {
   fill(v.create_wq);
   fill(v.ibv_destroy_flow);
   fill(v.ibv_create_flow);
-  fill(v.open_qp);
-  fill(v.open_xrcd);
-  fill(v.close_xrcd);
 }
 
 }  // namespace
@@ -82,6 +79,9 @@ void fill_slots(Context& context) {
   v.create_qp_ex = create_qp_ex;
   v.create_srq_ex = create_srq_ex;
   v.get_srq_num = get_srq_num;
+  v.open_qp = open_qp;
+  v.open_xrcd = open_xrcd;
+  v.close_xrcd = close_xrcd;
   v.alloc_td = alloc_td;
   v.dealloc_td = dealloc_td;
   v.alloc_parent_domain = alloc_parent_domain;

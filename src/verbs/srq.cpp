@@ -10,7 +10,13 @@
 namespace adverb::verbs {
 namespace {
 
-ibv_srq* create_srq(ibv_pd* p, void* srq_context, ibv_srq_attr& attr) {
+// What makes an SRQ one of XRC.
+struct XrcPart {
+  Xrcd* xrcd = nullptr;
+  Cq* cq = nullptr;
+};
+
+ibv_srq* create_srq(ibv_pd* p, void* srq_context, ibv_srq_attr& attr, XrcPart xrc = {}) {
   static std::atomic<std::uint32_t> next_number{1};
   if (const int error = fault(Call::create_srq)) return errno = error, nullptr;
   Pd* pd = of(p);
@@ -24,17 +30,22 @@ ibv_srq* create_srq(ibv_pd* p, void* srq_context, ibv_srq_attr& attr) {
   srq->context = pd->context;
   srq->pd = pd;
   if (attr.max_sge == 0) attr.max_sge = 1;
+  srq->xrcd = xrc.xrcd;
   srq->queue = pd->context->device->with_engine([&](engine::Engine& e, Instant) {
-    return e.create_srq(attr.max_wr, attr.max_sge, pd->id, srq.get());
+    if (!xrc.xrcd) return e.create_srq(attr.max_wr, attr.max_sge, pd->id, srq.get());
+    return e.create_xrc_srq(attr.max_wr, attr.max_sge, pd->id, xrc.xrcd->domain->id, xrc.cq->queue,
+                            srq.get());
   });
-  if (!srq->queue) return errno = ENOMEM, nullptr;
-  srq->number = next_number.fetch_add(1, std::memory_order_relaxed) & 0xffffff;
+  if (!srq->queue) return fail(ENOMEM, "create_srq: all XRC SRQs of this process are in use");
+  srq->number = xrc.xrcd ? srq->queue->srqn.raw()
+                         : next_number.fetch_add(1, std::memory_order_relaxed) & 0xffffff;
   srq->srq.context = p->context;
   srq->srq.srq_context = srq_context;
   srq->srq.pd = p;
   srq->srq.handle = srq->number;
   init_sync(srq->srq.mutex, srq->srq.cond);
   ++pd->references;
+  if (xrc.xrcd) ++xrc.xrcd->references;
   ++pd->context->references;
   live().add(srq.get(), Kind::srq);
   return &srq.release()->srq;
@@ -73,6 +84,7 @@ int detach_srq(ibv_srq* s, std::uint32_t& async) {
 void free_srq(ibv_srq* s) {
   Srq* srq = of(s);
   --srq->pd->references;
+  if (srq->xrcd) --srq->xrcd->references;
   Context* context = srq->context;
   delete srq;
   context->release();
@@ -80,12 +92,24 @@ void free_srq(ibv_srq* s) {
 
 }  // namespace
 
-ibv_srq* create_srq_ex(ibv_context*, ibv_srq_init_attr_ex* a) {
+ibv_srq* create_srq_ex(ibv_context* c, ibv_srq_init_attr_ex* a) {
   return guarded([&]() -> ibv_srq* {
-    const bool basic = !(a->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) || a->srq_type == IBV_SRQT_BASIC;
-    if (!basic || !(a->comp_mask & IBV_SRQ_INIT_ATTR_PD) || a->comp_mask & ~3u)
-      return errno = EOPNOTSUPP, nullptr;
-    return create_srq(a->pd, a->srq_context, a->attr);
+    constexpr std::uint32_t of_xrc = IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ,
+                            known = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | of_xrc;
+    const bool typed = a->comp_mask & IBV_SRQ_INIT_ATTR_TYPE;
+    const ibv_srq_type type = typed ? a->srq_type : IBV_SRQT_BASIC;
+    if (a->comp_mask & ~known || type > IBV_SRQT_XRC) return errno = EOPNOTSUPP, nullptr;
+    if (!(a->comp_mask & IBV_SRQ_INIT_ATTR_PD)) return fail(EINVAL, "create_srq: no PD");
+    if (type == IBV_SRQT_BASIC) return create_srq(a->pd, a->srq_context, a->attr);
+    if ((a->comp_mask & of_xrc) != of_xrc)
+      return fail(EINVAL, "create_srq: an XRC SRQ needs an XRC domain and a CQ");
+    int error = live().check(a->xrcd, Kind::xrcd);
+    if (!error) error = live().check(a->cq, Kind::cq);
+    if (!error) error = live().check(a->pd, Kind::pd);
+    if (error) return fail(error, "create_srq: no such PD, XRC domain or CQ");
+    if (of(a->pd)->context != of(c) || of(a->xrcd)->context != of(c) || of(a->cq)->context != of(c))
+      return fail(EINVAL, "create_srq: PD, XRC domain and CQ must be of one context");
+    return create_srq(a->pd, a->srq_context, a->attr, {of(a->xrcd), of(a->cq)});
   });
 }
 

@@ -333,10 +333,6 @@ TEST_F(Verbs, UnsupportedCallsSaySo) {
   errno = 0;
   EXPECT_EQ(ibv_alloc_mw(pd, IBV_MW_TYPE_2), nullptr);
   EXPECT_EQ(errno, EOPNOTSUPP);
-  ibv_xrcd_init_attr xrcd{};
-  errno = 0;
-  EXPECT_EQ(ibv_open_xrcd(context, &xrcd), nullptr);
-  EXPECT_EQ(errno, EOPNOTSUPP);
   EXPECT_EQ(ibv_resize_cq(cq, 8), EOPNOTSUPP);
   ibv_modify_cq_attr moderation{.attr_mask = IBV_CQ_ATTR_MODERATE, .moderate = {4, 16}};
   EXPECT_EQ(ibv_modify_cq(cq, &moderation), EOPNOTSUPP);

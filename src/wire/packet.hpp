@@ -28,6 +28,12 @@ struct Packet {
   const OpcodeInfo& info() const { return info_of(bth.opcode); }
 };
 
+// The number whose slot is that of the process which a packet is for: of the SRQ in a request of
+// XRC, else of the queue pair.
+inline Qpn steering_number(const Packet& p) {
+  return p.info().has(ext_xrceth) ? Qpn(p.xrc.srqn) : p.bth.dest_qp;
+}
+
 // Why bytes are no packet.  Each is counted by its name.
 enum class DecodeError : std::uint8_t {
   too_short,       // shorter than the BTH, or than the headers its opcode needs
