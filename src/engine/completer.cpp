@@ -316,7 +316,18 @@ void Completer::set_timer(Instant now) {
     e_.wheel_.arm(q_.ack_timer, q_.comp.ack_deadline);
 }
 
+// The oldest WQE is complete, and with it what was executed behind it without a packet.
 void Completer::finish(WcStatus status) {
+  retire(status);
+  if (status == WcStatus::success) finish_executed();
+}
+
+void Completer::finish_executed() {
+  while (q_.comp.acked != q_.sq->posted() && q_.sq->at(q_.comp.acked).executed)
+    retire(WcStatus::success);
+}
+
+void Completer::retire(WcStatus status) {
   ASSERT(q_.comp.acked != q_.sq->posted());
   SendWqe& wqe = q_.sq->at(q_.comp.acked);
   ++q_.comp.acked;
@@ -331,6 +342,9 @@ void Completer::finish(WcStatus status) {
       case WcOpcode::comp_swap:
       case WcOpcode::fetch_add:
         ++e_.counters_.atomics;
+        break;
+      case WcOpcode::bind_mw:
+      case WcOpcode::local_inv:
         break;
       default:
         ++e_.counters_.sends;

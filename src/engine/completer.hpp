@@ -16,9 +16,11 @@ class Completer {
   void ack_timer_fired(Instant now);
   void rnr_timer_fired();
 
-  // Completes the WQE at `acked`; a failure also takes the QP to the error state (RC) or SQE (UC,
-  // UD).
+  // Completes the WQE at `acked`, and after a success what finish_executed() may; a failure also
+  // takes the QP to the error state (RC) or SQE (UC, UD).
   void finish(WcStatus);
+  // Completes what was executed without a packet, if nothing before it is on its way.
+  void finish_executed();
   // The WQE at `next` failed locally: reported as soon as all before it are complete.
   void report_local_error();
   // (Re)starts or stops the ACK timer according to what is outstanding.
@@ -40,6 +42,7 @@ class Completer {
   void nak(Instant now, unsigned code);
   void retry(Instant now, WcStatus when_exhausted);
   void fail_oldest(WcStatus);
+  void retire(WcStatus);
 
   Engine& e_;
   QueuePair& q_;

@@ -31,8 +31,8 @@ namespace adverb::engine {
 struct EngineConfig {
   unsigned slot = 1;             // upper bits of every QPN
   std::uint32_t max_qp = 16384;  // at most 2^14
-  std::uint32_t max_mr = 65536;  // a power of two
-  std::uint64_t seed = 1;        // keys, QPN order
+  std::uint32_t max_mr = 65536, max_mw = 64;
+  std::uint64_t seed = 1;  // keys, QPN order
   Mtu active_mtu = Mtu::mtu_1024;
   std::uint64_t initial_window = 256 << 10,
                 max_window = 4 << 20;  // frame_cost bytes per destination

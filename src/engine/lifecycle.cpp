@@ -36,7 +36,7 @@ void remove_from(T*& head, T* object, T* T::* next) {
 
 Engine::Engine(const EngineConfig& config)
     : config_(config),
-      keys_(config.max_mr, SplitMix(config.seed).next()),
+      keys_(config.max_mr, SplitMix(config.seed).next(), config.max_mw),
       random_(config.seed),
       qps_(std::make_unique<std::unique_ptr<QueuePair>[]>(config.max_qp)),
       free_qps_(config.max_qp, random_) {

@@ -50,6 +50,7 @@ constexpr std::uint32_t atomic_length = 8;
 }  // namespace
 
 std::uint32_t Requester::packets_of(const SendWqe& wqe, std::uint32_t mtu) {
+  if (is_local(wqe.opcode)) return 0;
   bool single = wqe.opcode == WrOpcode::atomic_cmp_and_swp ||
                 wqe.opcode == WrOpcode::atomic_fetch_and_add || wqe.opcode == WrOpcode::flush ||
                 wqe.opcode == WrOpcode::atomic_write;
@@ -66,6 +67,8 @@ bool Requester::consumes_receive(WrOpcode o) {
   return o == WrOpcode::send || o == WrOpcode::send_with_imm || o == WrOpcode::send_with_inv ||
          o == WrOpcode::rdma_write_with_imm;
 }
+
+bool Requester::is_local(WrOpcode o) { return o == WrOpcode::local_inv || o == WrOpcode::bind_mw; }
 
 // Requests that a response answers are bounded by max_rd_atomic and the read budget, not by the
 // window.
@@ -133,6 +136,7 @@ Requester::Gate Requester::gate(SendWqe& wqe) {
     if (gate_start(wqe) != Gate::open) return Gate::wait_event;
     wqe.packets = packets_of(wqe, q_.mtu);  // room is asked for by packets
   }
+  if (is_local(wqe.opcode)) return Gate::open;
   if (needs_response(wqe.opcode) && q_.req.psn == q_.req.highest &&
       q_.req.reads_outstanding >= q_.attr.max_rd_atomic && q_.attr.max_rd_atomic)
     return Gate::wait_event;
@@ -201,7 +205,8 @@ void Requester::start(SendWqe& wqe) {
 bool Requester::supported(WrOpcode o) const {
   if (is_reliable(q_.type)) return true;
   if (o == WrOpcode::send || o == WrOpcode::send_with_imm) return true;
-  return q_.type == QpType::uc && (o == WrOpcode::rdma_write || o == WrOpcode::rdma_write_with_imm);
+  return q_.type == QpType::uc &&
+         (o == WrOpcode::rdma_write || o == WrOpcode::rdma_write_with_imm || is_local(o));
 }
 
 bool Requester::emit(TxBurst& tx, SendWqe& wqe) {
@@ -219,7 +224,7 @@ bool Requester::emit(TxBurst& tx, SendWqe& wqe) {
       break;
     case WrOpcode::local_inv:
     case WrOpcode::bind_mw:
-      fail(WcStatus::loc_qp_op_err);
+      sent = execute_local(wqe);
       break;
     default:
       sent = q_.type == QpType::ud ? emit_datagram(tx, wqe) : emit_payload(tx, wqe);
@@ -322,6 +327,31 @@ bool Requester::emit_datagram(TxBurst& tx, SendWqe& wqe) {
   commit(tx, p, wqe.length, wqe.av, wqe.remote_qpn);
   advance(wqe, 1);
   complete_unacknowledged();
+  return true;
+}
+
+//= IBTA 10.8.3.3: BIND_MW and LOCAL_INV take effect in their turn: before what is posted after
+//them,
+// and not before the READs and atomics of a fenced one are complete.  A go-back-N that comes by
+// later does not execute them again.
+bool Requester::execute_local(SendWqe& wqe) {
+  if (!wqe.executed) {
+    wqe.executed = wqe.opcode == WrOpcode::bind_mw
+                       ? e_.keys_.bind({.key = wqe.rkey,
+                                        .new_key = wqe.imm_or_rkey,
+                                        .pd = q_.pd,
+                                        .qpn = q_.qpn,
+                                        .lkey = wqe.bind_lkey,
+                                        .access = wqe.bind_access,
+                                        .address = wqe.remote_addr,
+                                        .length = wqe.bind_length})
+                       : e_.keys_.invalidate(wqe.imm_or_rkey, q_.pd, q_.qpn);
+    //= IBTA 11.6.2: "memory management operation error", which the verbs API calls MW_BIND_ERR
+    if (!wqe.executed) return fail(WcStatus::mw_bind_err), false;
+  }
+  ++q_.req.next;
+  Completer(e_, q_).finish_executed();
+  e_.check_drained(q_);
   return true;
 }
 
@@ -432,7 +462,7 @@ void Requester::seek(Psn psn) {
   std::uint32_t posted = q_.sq->posted();
   for (q_.req.next = q_.comp.acked; q_.req.next != posted; ++q_.req.next) {
     const SendWqe& wqe = q_.sq->at(q_.req.next);
-    if (!wqe.started) return;
+    if (!wqe.started || (is_local(wqe.opcode) && !wqe.executed)) return;
     std::int32_t k = psn - wqe.first_psn;
     if (k >= 0 && k < static_cast<std::int32_t>(wqe.packets)) {
       q_.req.offset = static_cast<std::uint32_t>(k);

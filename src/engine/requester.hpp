@@ -30,6 +30,7 @@ class Requester {
   static std::uint32_t packets_of(const SendWqe&, std::uint32_t mtu);
   static bool needs_response(WrOpcode);  // READ, atomics, FLUSH, ATOMIC WRITE
   static bool consumes_receive(WrOpcode);
+  static bool is_local(WrOpcode);  // LOCAL_INV, BIND_MW: no packet, hence no PSN
   // What one packet of the WQE counts against the window.
   std::uint64_t cost_of(const SendWqe&) const;
   // One past the last packet of the READ request that packet k of the WQE belongs to.
@@ -50,6 +51,7 @@ class Requester {
   bool emit_read(TxBurst&, SendWqe&);
   bool emit_single(TxBurst&, SendWqe&);
   bool emit_datagram(TxBurst&, SendWqe&);
+  bool execute_local(SendWqe&);
   WcStatus fetch(std::uint64_t offset, std::uint8_t* to, std::uint32_t n) const;
   void commit(TxBurst&, wire::Packet&, std::uint32_t payload, const AddressVector&, Qpn dest);
   void advance(SendWqe&, std::uint32_t psns);

@@ -585,8 +585,8 @@ TEST(Requester, OperationsThatTheServiceDoesNotHave) {
                 {QpType::ud, WrOpcode::rdma_write},
                 {QpType::ud, WrOpcode::rdma_read},
                 {QpType::ud, WrOpcode::flush},
-                {QpType::rc, WrOpcode::local_inv},
-                {QpType::rc, WrOpcode::bind_mw}}) {
+                {QpType::ud, WrOpcode::local_inv},
+                {QpType::ud, WrOpcode::bind_mw}}) {
     Talk t({.type = r.type});
     t.post({r.opcode, 0, 8, send_signaled, theirs});
     t.silent();

@@ -266,7 +266,7 @@ Verdict Responder::execute_send(const wire::Packet& p, const wire::OpcodeInfo& i
     default:
       return Verdict::receive_protection;
   }
-  if (info.has(wire::ext_ieth) && !e_.keys_.invalidate(p.ieth.rkey, q_.pd))
+  if (info.has(wire::ext_ieth) && !e_.keys_.invalidate(p.ieth.rkey, q_.pd, q_.qpn))
     return Verdict::invalidate_failed;  //= IBTA 9.9.6.3
   r.received += p.payload.size();
   r.expected = r.expected + 1;
@@ -284,8 +284,7 @@ Verdict Responder::execute_write(const wire::Packet& p, const wire::OpcodeInfo& 
     if (one ? p.payload.size() != r.write_left : r.write_left <= q_.mtu)
       return Verdict::invalid_length;
     //= IBTA 9.7.4.1.5: the key of a zero-length WRITE is not checked; else the whole range, at once
-    if (r.write_left &&
-        !e_.keys_.resolve(r.write_rkey, q_.pd, r.write_va, r.write_left, access_remote_write))
+    if (r.write_left && !target(r.write_rkey, r.write_va, r.write_left, access_remote_write))
       return Verdict::remote_access;
   } else if (info.ends() ? p.payload.size() != r.write_left : p.payload.size() >= r.write_left) {
     return Verdict::invalid_length;
@@ -295,8 +294,7 @@ Verdict Responder::execute_write(const wire::Packet& p, const wire::OpcodeInfo& 
     if (Verdict v = open_receive(); v != Verdict::ok) return v;
   }
   if (!p.payload.empty()) {
-    auto grant =
-        e_.keys_.resolve(r.write_rkey, q_.pd, r.write_va, p.payload.size(), access_remote_write);
+    auto grant = target(r.write_rkey, r.write_va, p.payload.size(), access_remote_write);
     if (!grant) return Verdict::remote_access;
     if (!grant->copy_in(0, p.payload.data(), p.payload.size())) {
       ++e_.counters_.memory_faults;
@@ -316,8 +314,7 @@ Verdict Responder::execute_write(const wire::Packet& p, const wire::OpcodeInfo& 
 }
 
 Verdict Responder::execute_read(const wire::Packet& p) {
-  if (p.reth.dma_length &&
-      !e_.keys_.resolve(p.reth.rkey, q_.pd, p.reth.va, p.reth.dma_length, access_remote_read))
+  if (p.reth.dma_length && !target(p.reth.rkey, p.reth.va, p.reth.dma_length, access_remote_read))
     return Verdict::remote_access;
   std::uint32_t index = 0;
   ResponderResource* res = new_resource(index);
@@ -331,8 +328,7 @@ Verdict Responder::execute_read(const wire::Packet& p) {
 
 Verdict Responder::execute_atomic(const wire::Packet& p, const wire::OpcodeInfo& info) {
   if (p.atomic.va % atomic_bytes) return Verdict::misaligned;  //= IBTA 9.4.5
-  auto grant =
-      e_.keys_.resolve(p.atomic.rkey, q_.pd, p.atomic.va, atomic_bytes, access_remote_atomic);
+  auto grant = target(p.atomic.rkey, p.atomic.va, atomic_bytes, access_remote_atomic);
   if (!grant) return Verdict::remote_access;
   if (reinterpret_cast<std::uintptr_t>(grant->data) % atomic_bytes) return Verdict::misaligned;
   std::uint32_t index = 0;
@@ -367,7 +363,7 @@ Verdict Responder::execute_flush(const wire::Packet& p) {
     if (!mr) return Verdict::remote_access;
     address = mr->iova;
   }
-  if (!e_.keys_.resolve(p.reth.rkey, q_.pd, address, length, needed)) return Verdict::remote_access;
+  if (!target(p.reth.rkey, address, length, needed)) return Verdict::remote_access;
   std::uint32_t index = 0;
   ResponderResource* res = new_resource(index);
   if (!res) return Verdict::too_many_reads;
@@ -378,7 +374,7 @@ Verdict Responder::execute_flush(const wire::Packet& p) {
 
 Verdict Responder::execute_atomic_write(const wire::Packet& p) {
   if (p.reth.va % atomic_bytes) return Verdict::misaligned;  //= annex A19.4.2
-  auto grant = e_.keys_.resolve(p.reth.rkey, q_.pd, p.reth.va, atomic_bytes, access_remote_write);
+  auto grant = target(p.reth.rkey, p.reth.va, atomic_bytes, access_remote_write);
   if (!grant) return Verdict::remote_access;
   std::uint32_t index = 0;
   ResponderResource* res = new_resource(index);
@@ -629,7 +625,8 @@ bool Responder::emit_read_packet(TxBurst& tx, ResponderResource& res, PendingRes
   p.bth.psn = res.first + k;
   p.aeth = {ack_syndrome(), res.msn};
   if (n) {
-    auto grant = e_.keys_.resolve(res.rkey, res.pd, res.va + offset, n, access_remote_read);
+    auto grant =
+        e_.keys_.resolve(res.rkey, res.pd, res.va + offset, n, access_remote_read, q_.qpn);
     bool copied = grant && grant->copy_out(0, tx.next() + p.info().header_bytes, n);
     if (!copied) {
       if (grant) ++e_.counters_.memory_faults;

@@ -54,6 +54,11 @@ class Responder {
   Verdict execute_atomic(const wire::Packet&, const wire::OpcodeInfo&);
   Verdict execute_flush(const wire::Packet&);
   Verdict execute_atomic_write(const wire::Packet&);
+  // What a request may reach with its rkey.
+  std::expected<Grant, KeyError> target(std::uint32_t rkey, std::uint64_t va, std::uint64_t length,
+                                        std::uint32_t access) const {
+    return e_.keys_.resolve(rkey, q_.pd, va, length, access, q_.qpn);
+  }
   Verdict open_receive();
   void complete_receive(const wire::Packet&, const wire::OpcodeInfo&);
   void refuse(Verdict, const wire::Packet&);

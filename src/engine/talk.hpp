@@ -324,6 +324,7 @@ struct Post {
   std::uint32_t remote_qkey = 0;
   std::optional<PdId> pd_of_ah{};
   std::optional<Srqn> srqn{};
+  WindowBinding bind{};  // BIND_MW
 };
 
 class Talk {
@@ -464,6 +465,14 @@ class Talk {
     wqe->swap = w.swap;
     wqe->flush_type = w.flush_type;
     wqe->flush_level = w.flush_level;
+    if (w.opcode == WrOpcode::bind_mw) {
+      wqe->rkey = w.bind.key;
+      wqe->imm_or_rkey = w.bind.new_key;
+      wqe->bind_lkey = w.bind.lkey;
+      wqe->bind_access = w.bind.access;
+      wqe->remote_addr = w.bind.address;
+      wqe->bind_length = w.bind.length;
+    }
     wqe->av = path();
     wqe->remote_qpn = w.remote_qpn;
     wqe->remote_qkey = w.remote_qkey;

@@ -24,13 +24,15 @@ struct SendWqe {
   WrOpcode opcode{};
   std::uint8_t flags{};  // SendFlags
   std::uint8_t num_sge{};
-  std::uint32_t length{};  // bytes of payload; of the inline data when send_inline
-  std::uint32_t
-      imm_or_rkey{};  // immediate data (host order of the wire's word), or the rkey to invalidate
+  std::uint32_t length{};       // bytes of payload; of the inline data when send_inline
+  std::uint32_t imm_or_rkey{};  // immediate data (host order of the wire's word), or the rkey to
+                                // invalidate; BIND_MW: the window's new rkey
   std::uint64_t remote_addr{};
-  std::uint32_t rkey{};
+  std::uint32_t rkey{};                 // BIND_MW: the window
   std::uint64_t compare_add{}, swap{};  // atomics; ATOMIC WRITE: the 8 bytes are payload
   std::uint8_t flush_type{}, flush_level{};
+  std::uint32_t bind_lkey{}, bind_access{};  // BIND_MW, with the range at remote_addr
+  std::uint64_t bind_length{};
   AddressVector av{};           // UD
   Qpn remote_qpn{};             // UD
   std::uint32_t remote_qkey{};  // UD
@@ -41,6 +43,7 @@ struct SendWqe {
   std::uint32_t packets{};   // PSNs it takes: for READ those of the response
   std::uint32_t received{};  // READ, atomics: response packets that arrived
   bool started{};            // PSNs are assigned
+  bool executed{};           // BIND_MW, LOCAL_INV: what was asked for is done
 };
 
 class SendQueue {

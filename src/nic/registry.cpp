@@ -90,6 +90,7 @@ engine::EngineConfig make_engine_config(const DeviceInfo& info, unsigned slot,
   engine::EngineConfig config;
   config.slot = slot;
   config.seed = random_seed();
+  config.max_mw = 65536;
   config.active_mtu = info.active_mtu;
   config.link_rate = pace_of(info.speed_mbps);
   config.initial_window = std::min(buffer / 2, most_in_flight);
