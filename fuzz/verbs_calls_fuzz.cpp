@@ -98,7 +98,7 @@ class Program {
     if (p.mr && in.chance(128)) return s_.destroy(p);
     PdPlace* pd = a_pd(in);
     if (p.mr || !pd) return;
-    constexpr int rights[] = {0xf, 0xf, 0xf, 1, 4, 0x30f, 0x2f};
+    constexpr int rights[] = {0xf, 0x1f, 0x1f, 1, 4, 0x30f, 0x3f};
     const bool sane = in.chance(160);
     int access = sane ? in.one_of(rights) : any_access(in);
     auto* at = inside(in);
@@ -129,6 +129,7 @@ class Program {
     const int error = ibv_rereg_mr(p->mr, flags, with_pd ? pd->pd : nullptr, at, length,
                                    in.chance(200) ? 0xf : any_access(in));
     REQUIRE(error >= IBV_REREG_MR_ERR_CMD_AND_DO_FORK_NEW && error <= 0);
+    if (p->null) REQUIRE(error == IBV_REREG_MR_ERR_INPUT);
     if (error == 0 && flags & IBV_REREG_MR_CHANGE_PD) {
       REQUIRE(with_pd && pd->pd->context == p->mr->context && p->mr->pd == pd->pd);
       --p->pd->users, ++pd->users, p->pd = pd;
@@ -427,11 +428,21 @@ class Program {
     MrPlace* m = pick(s_.mrs, &MrPlace::mr, in);
     std::uint64_t va = reinterpret_cast<std::uintptr_t>(inside(in)) & ~7ull;
     if (m && m->dm) va %= 128;  // an offset
-    const std::uint32_t key = m && in.chance(240) ? m->mr->rkey : in.word();
+    MwPlace* w = pick(s_.mws, &MwPlace::mw, in);
+    std::uint32_t key = m && in.chance(240) ? m->mr->rkey : in.word();
+    if (w && in.chance(64)) key = w->mw->rkey + in.below(4);
     if (wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD)
       wr.wr.atomic = {va, 1, 2, key};
     else
       wr.wr.rdma = {va, key};
+  }
+  // BIND_MW has a binding, and what invalidates a key that may be a window's.
+  void fill_window(ibv_send_wr& wr, Record& in) {
+    MwPlace* w = pick(s_.mws, &MwPlace::mw, in);
+    if (wr.opcode == IBV_WR_BIND_MW)
+      wr.bind_mw = {w ? w->mw : nullptr, w ? w->mw->rkey + in.below(4) : 0, binding(in)};
+    else
+      wr.invalidate_rkey = w && in.chance(200) ? w->mw->rkey + in.below(4) : in.word();
   }
   void send(Record& in) {
     QpPlace* p = a_qp(in);
@@ -452,6 +463,9 @@ class Program {
         wr[i].wr.ud = {ah ? ah->ah : nullptr, p->qp->qp_num, 0x11};
       else
         fill_remote(wr[i], in);
+      constexpr unsigned of_windows =
+          1u << IBV_WR_BIND_MW | 1u << IBV_WR_LOCAL_INV | 1u << IBV_WR_SEND_WITH_INV;
+      if (opcode < 32 && of_windows >> wr[i].opcode & 1) fill_window(wr[i], in);
     }
     if (std::none_of(wr, wr + n, [](auto& w) { return w.send_flags & IBV_SEND_INLINE; }))
       to_offsets();
@@ -506,7 +520,16 @@ class Program {
     MrPlace* m = pick(s_.mrs, &MrPlace::mr, in);
     const std::uint64_t va = reinterpret_cast<std::uintptr_t>(inside(in)) & ~7ull;
     const std::uint32_t key = m ? m->mr->rkey : 7;
-    switch (in.below(9)) {
+    MwPlace* w = pick(s_.mws, &MwPlace::mw, in);
+    switch (in.below(11)) {
+      case 7:
+        ibv_wr_local_inv(q, w ? w->mw->rkey : key);
+        break;
+      case 8: {
+        const ibv_mw_bind_info info = binding(in);
+        ibv_wr_bind_mw(q, w ? w->mw : nullptr, key, &info);
+        break;
+      }
       case 0:
         ibv_wr_rdma_write(q, key, va);
         break;
@@ -644,7 +667,11 @@ class Program {
   }
   // --- device memory, advice, and what there is not
   void rare(Record& in) {
-    switch (in.below(4)) {
+    switch (in.below(6)) {
+      case 4:
+        return window(in);
+      case 5:
+        return null_region(in);
       case 0:
         return device_memory(in);
       case 1:
@@ -700,13 +727,48 @@ class Program {
     const std::uint32_t flags = in.chance(240) ? in.below(2) : in.word();
     checked(ibv_advise_mr(pd->pd, advice, flags, sges_, in.below(5)));
   }
-  void unsupported(Record& in) {
+  void window(Record& in) {
+    MwPlace& p = s_.mws[in.below(3)];
+    if (p.mw && in.chance(64)) return s_.destroy(p);
+    if (p.mw) return bind(p, in);
     PdPlace* pd = a_pd(in);
+    if (!pd) return;
+    const std::uint32_t type = in.chance(240) ? 1 + in.below(2) : in.word();
+    p.mw = made([&] { return ibv_alloc_mw(pd->pd, any<ibv_mw_type>(type)); });
+    REQUIRE((p.mw != nullptr) == (type == IBV_MW_TYPE_1 || type == IBV_MW_TYPE_2));
+    if (p.mw) p.pd = pd, ++pd->users;
+  }
+  ibv_mw_bind_info binding(Record& in) {
+    MrPlace* m = pick(s_.mrs, &MrPlace::mr, in);
+    if (!m || in.chance(32)) return {};
+    m->maybe_bound = true;
+    const unsigned access = in.chance(200) ? 0xe : in.word();
+    const std::uint64_t length = in.chance(230) ? in.byte() * 8u : std::uint64_t{in.word()} << 8;
+    const auto at = reinterpret_cast<std::uintptr_t>(in.chance(128) ? m->mr->addr : inside(in));
+    return {m->mr, at, length, access};
+  }
+  // By the verb: what completes has the wr_id of the binding.
+  void bind(MwPlace& p, Record& in) {
+    QpPlace* q = a_qp(in);
+    if (!q) return;
+    ibv_mw_bind b{s_.next_id(), in.chance(240) ? in.below(8) : in.word(), binding(in)};
+    const std::uint32_t before = p.mw->rkey;
+    const int error = checked(ibv_bind_mw(q->qp, p.mw, &b));
+    REQUIRE(p.mw->rkey == (error ? before : ibv_inc_rkey(before)));
+    if (!error) s_.enter(q->serial, false, q->sig_all || b.send_flags & IBV_SEND_SIGNALED);
+  }
+  void null_region(Record& in) {
+    PdPlace* pd = a_pd(in);
+    MrPlace& p = s_.mrs[in.below(4)];
+    if (p.mr || !pd) return;
+    p.mr = made([&] { return ibv_alloc_null_mr(pd->pd); });
+    REQUIRE(p.mr && p.mr->rkey == 0 && p.mr->length == SIZE_MAX);
+    p.pd = pd, p.null = true, ++pd->users;
+  }
+  void unsupported(Record& in) {
     CqPlace* cq = a_cq(in);
     QpPlace* qp = a_qp(in);
     ibv_gid gid{};
-    if (pd) REQUIRE(!made([&] { return ibv_alloc_mw(pd->pd, any<ibv_mw_type>(in.byte())); }));
-    if (pd) REQUIRE(!made([&] { return ibv_alloc_null_mr(pd->pd); }));
     if (cq) REQUIRE(checked(ibv_resize_cq(cq->cq, static_cast<int>(in.word()))) != 0);
     if (qp) REQUIRE(checked(ibv_attach_mcast(qp->qp, &gid, 0)) != 0);
   }

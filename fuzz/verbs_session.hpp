@@ -84,7 +84,12 @@ struct MrPlace {
   ibv_mr* mr = nullptr;
   PdPlace* pd = nullptr;
   DmPlace* dm = nullptr;
-  bool on_demand = false;
+  bool on_demand = false, null = false;
+  bool maybe_bound = false;  // a binding to it was posted: it may be in use
+};
+struct MwPlace {
+  ibv_mw* mw = nullptr;
+  PdPlace* pd = nullptr;
 };
 struct ChannelPlace {
   ibv_comp_channel* channel = nullptr;
@@ -148,9 +153,16 @@ class Session {
     if (!expected) p = {};
   }
   void destroy(MrPlace& p) {
-    REQUIRE(ibv_dereg_mr(p.mr) == 0);
+    const int error = ibv_dereg_mr(p.mr);
+    REQUIRE(error == 0 || (error == EBUSY && p.maybe_bound));
+    if (error) return;
     --p.pd->users;
     if (p.dm) --p.dm->users;
+    p = {};
+  }
+  void destroy(MwPlace& p) {
+    REQUIRE(ibv_dealloc_mw(p.mw) == 0);
+    --p.pd->users;
     p = {};
   }
   void destroy(ChannelPlace& p) {
@@ -199,8 +211,10 @@ class Session {
       if (c.cq) destroy(c);
     for (ChannelPlace& c : channels)
       if (c.channel) destroy(c);
+    for (MwPlace& w : mws)
+      if (w.mw) destroy(w);
     for (MrPlace& m : mrs)
-      if (m.mr) destroy(m);
+      if (m.mr) destroy(m), REQUIRE(!m.mr);
     for (DmPlace& d : dms)
       if (d.dm) destroy(d), REQUIRE(!d.dm);
     // A parent domain goes before what it stands for.
@@ -267,6 +281,7 @@ class Session {
   std::array<PdPlace, 3> pds{};
   std::array<DmPlace, 2> dms{};
   std::array<MrPlace, 4> mrs{};
+  std::array<MwPlace, 3> mws{};
   std::array<ChannelPlace, 2> channels{};
   std::array<CqPlace, 3> cqs{};
   std::array<SrqPlace, 2> srqs{};

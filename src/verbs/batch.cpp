@@ -103,6 +103,12 @@ void flush(ibv_qp_ex* q, std::uint32_t rkey, std::uint64_t address, std::size_t 
   }
 }
 
+void bind_mw(ibv_qp_ex* q, ibv_mw* mw, std::uint32_t rkey, const ibv_mw_bind_info* info) {
+  SendWqe* w = batch_of(q).add(*q, WrOpcode::bind_mw);
+  if (!w) return;
+  if (const Refusal r = fill_binding(mw, rkey, *info, *w)) batch_of(q).refuse_with(r.error, r.why);
+}
+
 // --- setters on the last request
 
 void set_inline_list(ibv_qp_ex* q, std::size_t n, const ibv_data_buf* list) {
@@ -220,18 +226,16 @@ void abort(ibv_qp_ex* q) { batch_of(q).mutex.unlock(); }
 constexpr std::uint64_t rc_ops =
     IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND |
     IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
-    IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_SEND_WITH_INV |
-    IBV_QP_EX_WITH_ATOMIC_WRITE | qp_ex_with_flush;
+    IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW |
+    IBV_QP_EX_WITH_SEND_WITH_INV | IBV_QP_EX_WITH_ATOMIC_WRITE | qp_ex_with_flush;
 constexpr std::uint64_t uc_ops = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
                                  IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM |
-                                 IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_SEND_WITH_INV;
+                                 IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW |
+                                 IBV_QP_EX_WITH_SEND_WITH_INV;
 constexpr std::uint64_t ud_ops = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
 
-// Operations that no QP here has: binding windows, segmentation offload.
+// Operations that no QP here has: segmentation offload.
 void set_unsupported(ibv_qp_ex& q) {
-  q.wr_bind_mw = [](ibv_qp_ex* x, ibv_mw*, std::uint32_t, const ibv_mw_bind_info*) {
-    batch_of(x).refuse_with(EOPNOTSUPP, "memory windows are not supported");
-  };
   q.wr_send_tso = [](ibv_qp_ex* x, void*, std::uint16_t, std::uint16_t) {
     batch_of(x).refuse_with(EOPNOTSUPP, "segmentation offload is not supported");
   };
@@ -261,6 +265,7 @@ int init_batch(Qp& qp, engine::QpType type, std::uint64_t ops) {
   q.wr_atomic_cmp_swp = atomic_cmp_swp;
   q.wr_atomic_fetch_add = atomic_fetch_add;
   q.wr_local_inv = [](ibv_qp_ex* x, std::uint32_t rkey) { add_word(x, WrOpcode::local_inv, rkey); };
+  q.wr_bind_mw = bind_mw;
   q.wr_rdma_read = [](ibv_qp_ex* x, std::uint32_t k, std::uint64_t a) {
     add_remote(x, WrOpcode::rdma_read, k, a);
   };

@@ -25,6 +25,11 @@ Refusal check_state(const engine::QueuePair&);
 // num_sge counts the elements of the list, or is 0 for inline data.
 Refusal check_request(const Qp&, engine::WrOpcode, unsigned flags, std::uint64_t num_sge,
                       std::uint64_t length);
+// What a BIND_MW of type 2 asks for (ibv_post_send(3)); what the engine finds is wrong with it is
+// told by its completion.
+Refusal fill_binding(const ibv_mw*, std::uint32_t rkey, const ibv_mw_bind_info&, engine::SendWqe&);
+// Posts one request that has no data.
+Refusal post_one(Qp&, const engine::SendWqe&);
 void log_refusal(const Qp&, const Refusal&);
 void ring(Qp&);  // the doorbell, after the queue's lock was let go
 // Bytes of inline data that a WQE has room for: the operand of ATOMIC WRITE travels in the WQE,

@@ -33,6 +33,8 @@ LiveObjects::Entry LiveObjects::entry_of(const void* o, Kind kind) {
       return {kind, as<ibv_pd>(o).context, as<ibv_pd>(o).handle};
     case Kind::mr:
       return {kind, as<ibv_mr>(o).context, as<ibv_mr>(o).handle};
+    case Kind::mw:
+      return {kind, as<ibv_mw>(o).context, as<ibv_mw>(o).handle};
     case Kind::dm:
       return {kind, as<ibv_dm>(o).context, as<ibv_dm>(o).handle};
     case Kind::cq:

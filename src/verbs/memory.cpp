@@ -48,6 +48,19 @@ ibv_mr* add_mr(Pd& pd, engine::MemoryRegion wanted, void* address, std::size_t l
 
 namespace {
 
+// Discards what is written to it, and is read as zeros; it has no rkey.
+ibv_mr* do_alloc_null_mr(ibv_pd* p) {
+  if (const int error = fault(Call::alloc_null_mr)) return errno = error, nullptr;
+  Pd* pd = of(p);
+  if (!pd->context->alive()) return errno = EIO, nullptr;
+  ibv_mr* mr = add_mr(
+      *pd,
+      {.length = SIZE_MAX, .access = IBV_ACCESS_LOCAL_WRITE, .indirect = &engine::null_memory()},
+      nullptr, SIZE_MAX, nullptr);
+  if (mr) mr->rkey = 0;
+  return mr;
+}
+
 // The whole address space, whatever will be mapped there (implicit on-demand paging): a region
 // from the first address that can be mapped to the last; the upper half is the kernel's.
 ibv_mr* reg_implicit(Pd& pd, std::uint64_t iova, unsigned access) {
@@ -89,10 +102,15 @@ int dereg_mr(ibv_mr* m) {
   if (const int error = fault(Call::dereg_mr)) return error;
   if (const int error = live().check(m, Kind::mr)) return error;
   Mr* mr = of(m);
-  if (!mr->pd->context->alive()) return EIO;
-  live().remove(m, Kind::mr);
   Context* context = mr->pd->context;
-  context->device->with_engine([&](engine::Engine& e, Instant) { e.keys().remove(*mr->region); });
+  if (!context->alive()) return EIO;
+  const bool removed = context->device->with_engine([&](engine::Engine& e, Instant) {
+    if (mr->region->windows) return false;
+    e.keys().remove(*mr->region);
+    return true;
+  });
+  if (!removed) return refuse(EBUSY, "dereg_mr: a memory window is bound to the region");
+  live().remove(m, Kind::mr);
   if (mr->dm) --mr->dm->references;
   --mr->pd->references;
   delete mr;
@@ -100,49 +118,83 @@ int dereg_mr(ibv_mr* m) {
   return 0;
 }
 
-// Changes in place: the keys stay what they are.
+// What is wrong with the arguments, whatever the region is: 0 or EINVAL.
+int check_rereg(const ibv_mr* m, int flags, const ibv_pd* new_pd, const void* address,
+                std::size_t length, int access) {
+  if (flags & ~IBV_REREG_MR_FLAGS_SUPPORTED || !flags)
+    return refuse(EINVAL, "rereg_mr: flags {:#x}", static_cast<unsigned>(flags));
+  if (access && !(flags & IBV_REREG_MR_CHANGE_ACCESS))
+    return refuse(EINVAL, "rereg_mr: access {:#x} without CHANGE_ACCESS", access);
+  if ((flags & IBV_REREG_MR_CHANGE_TRANSLATION) && (!length || !address))
+    return refuse(EINVAL, "rereg_mr: CHANGE_TRANSLATION to {} bytes at {}", length,
+                  fmt::ptr(address));
+  if ((flags & IBV_REREG_MR_CHANGE_PD) &&
+      (!live().contains(new_pd, Kind::pd) || new_pd->context != m->context))
+    return refuse(EINVAL, "rereg_mr: CHANGE_PD to no PD of the region's context");
+  return flags & IBV_REREG_MR_CHANGE_ACCESS ? check_access(static_cast<unsigned>(access)) : 0;
+}
+
+// The region as it is to be; false: it cannot become so.
+bool change(const Mr& mr, int flags, const ibv_pd* new_pd, void* address, std::size_t length,
+            int access, engine::MemoryRegion& changed) {
+  const bool translation = flags & IBV_REREG_MR_CHANGE_TRANSLATION;
+  if (changed.indirect || (translation && mr.dm)) return false;
+  const bool was_zero_based = changed.access & IBV_ACCESS_ZERO_BASED;
+  if (flags & IBV_REREG_MR_CHANGE_ACCESS) {
+    // Offsets stay offsets, and an implicit region's addresses stay addresses.
+    const bool zero_based = access & IBV_ACCESS_ZERO_BASED;
+    const bool implicit = !translation && !mr.mr.addr && mr.mr.length == SIZE_MAX;
+    if (mr.dm ? !zero_based : implicit && zero_based) return false;
+    changed.access = static_cast<unsigned>(access) & known_access;
+  }
+  if (flags & IBV_REREG_MR_CHANGE_PD) changed.pd = of(const_cast<ibv_pd*>(new_pd))->id;
+  if (translation) {
+    changed.base = static_cast<std::byte*>(address);
+    changed.length = length;
+  }
+  if (changed.access & IBV_ACCESS_ZERO_BASED)
+    changed.iova = 0;
+  else if (translation || was_zero_based)
+    changed.iova = reinterpret_cast<std::uintptr_t>(changed.base);
+  return true;
+}
+
+// Changes in place: the keys stay what they are.  Whatever fails, the old region is valid.
 int rereg_mr(ibv_mr* m, int flags, ibv_pd* new_pd, void* address, std::size_t length, int access) {
   if (const int error = fault(Call::rereg_mr)) return errno = error, IBV_REREG_MR_ERR_CMD;
   Mr* mr = of(m);
-  if (flags & ~IBV_REREG_MR_FLAGS_SUPPORTED || !flags)
-    return errno = EINVAL, IBV_REREG_MR_ERR_INPUT;
-  const bool translation = flags & IBV_REREG_MR_CHANGE_TRANSLATION;
-  if ((flags & IBV_REREG_MR_CHANGE_PD) &&
-      (!live().contains(new_pd, Kind::pd) || of(new_pd)->context != mr->pd->context))
-    return errno = EINVAL, IBV_REREG_MR_ERR_INPUT;
-  if (translation && (!length || !address || mr->dm)) return errno = EINVAL, IBV_REREG_MR_ERR_INPUT;
-  if (!mr->pd->context->alive()) return errno = EIO, IBV_REREG_MR_ERR_CMD;
+  if (const int error = check_rereg(m, flags, new_pd, address, length, access))
+    return errno = error, IBV_REREG_MR_ERR_INPUT;
+  Context* context = mr->pd->context;
+  if (!context->alive()) return errno = EIO, IBV_REREG_MR_ERR_CMD;
   if (const int error = live().check(m, Kind::mr)) return errno = error, IBV_REREG_MR_ERR_INPUT;
   engine::MemoryRegion changed = *mr->region;
-  if (flags & IBV_REREG_MR_CHANGE_ACCESS) {
-    if (const int error = check_access(static_cast<unsigned>(access)))
-      return errno = error, IBV_REREG_MR_ERR_INPUT;
-    // Offsets stay offsets, and an implicit region's addresses stay addresses.
-    const bool zero_based = access & IBV_ACCESS_ZERO_BASED;
-    const bool implicit = !translation && !m->addr && m->length == SIZE_MAX;
-    if (mr->dm ? !zero_based : implicit && zero_based)
-      return errno = EINVAL, IBV_REREG_MR_ERR_INPUT;
-    changed.access = static_cast<unsigned>(access) & known_access;
-  }
-  if (flags & IBV_REREG_MR_CHANGE_PD) changed.pd = of(new_pd)->id;
-  if (translation) {
-    changed.base = static_cast<std::byte*>(address);
-    changed.iova =
-        changed.access & IBV_ACCESS_ZERO_BASED ? 0 : reinterpret_cast<std::uintptr_t>(address);
-    changed.length = length;
-  }
+  if (!change(*mr, flags, new_pd, address, length, access, changed))
+    return errno = refuse(EINVAL, "rereg_mr: this region cannot be changed so"),
+           IBV_REREG_MR_ERR_INPUT;
   const bool on_demand = changed.access & IBV_ACCESS_ON_DEMAND;
   const bool write = changed.access & IBV_ACCESS_LOCAL_WRITE;
-  if (const int error = on_demand ? 0 : check_mapped(changed.base, changed.length, write))
-    return errno = error, IBV_REREG_MR_ERR_CMD;
-  mr->pd->context->device->with_engine([&](engine::Engine&, Instant) { *mr->region = changed; });
+  int error = on_demand ? 0 : check_mapped(changed.base, changed.length, write);
+  if (!error) {
+    error = context->device->with_engine([&](engine::Engine&, Instant) {
+      if (mr->region->windows) return EBUSY;
+      *mr->region = changed;
+      return 0;
+    });
+  }
+  if (error)
+    return errno = refuse(error, "rereg_mr: {}",
+                          error == EBUSY ? "a memory window is bound to the region"
+                          : write        ? "the range is not mapped for writing"
+                                         : "the range is not mapped"),
+           IBV_REREG_MR_ERR_CMD;
   if (flags & IBV_REREG_MR_CHANGE_PD) {
     --mr->pd->references;
     mr->pd = of(new_pd);
     ++mr->pd->references;
     m->pd = new_pd;
   }
-  if (translation) {
+  if (flags & IBV_REREG_MR_CHANGE_TRANSLATION) {
     m->addr = address;
     m->length = length;
   }
@@ -150,6 +202,11 @@ int rereg_mr(ibv_mr* m, int flags, ibv_pd* new_pd, void* address, std::size_t le
 }
 
 }  // namespace
+
+ibv_mr* alloc_null_mr(ibv_pd* pd) {
+  return guarded([&] { return do_alloc_null_mr(pd); });
+}
+
 }  // namespace adverb::verbs
 
 using namespace adverb::verbs;

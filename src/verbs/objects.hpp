@@ -25,8 +25,8 @@ namespace adverb::verbs {
 // --- limits of the device, as query_device reports them and the creators enforce them
 inline constexpr std::uint32_t max_qp = 16383, max_qp_wr = 32768, max_sge = 32, max_inline = 1024;
 inline constexpr std::uint32_t max_cqe = 4194303, max_srq_wr = 32767, max_srq_sge = 31;
-inline constexpr std::uint32_t max_cq = 65536, max_srq = 65536, max_mr = 65536, max_pd = 1 << 24,
-                               max_ah = 1 << 24;
+inline constexpr std::uint32_t max_cq = 65536, max_srq = 65536, max_mr = 65536, max_mw = 65536,
+                               max_pd = 1 << 24, max_ah = 1 << 24;
 inline constexpr std::uint32_t max_rd_atomic = 128;
 inline constexpr std::uint64_t max_dm_size = 1 << 20;  // bytes, of each context
 inline constexpr std::uint64_t max_msg_size = 1ull << 31;
@@ -148,6 +148,13 @@ struct Mr {
 };
 inline Mr* of(ibv_mr* m) { return reinterpret_cast<Mr*>(m); }
 
+struct Mw {
+  ibv_mw mw{};
+  Pd* pd = nullptr;
+  engine::MemoryRegion* window = nullptr;
+};
+inline Mw* of(ibv_mw* m) { return reinterpret_cast<Mw*>(m); }
+
 struct Channel {
   ibv_comp_channel channel{};
   Context* context = nullptr;
@@ -241,6 +248,10 @@ int advise_mr(ibv_pd*, ibv_advise_mr_advice, std::uint32_t flags, ibv_sge*, std:
 ibv_dm* alloc_dm(ibv_context*, ibv_alloc_dm_attr*);
 int free_dm(ibv_dm*);
 ibv_mr* reg_dm_mr(ibv_pd*, ibv_dm*, std::uint64_t offset, std::size_t length, unsigned access);
+ibv_mw* alloc_mw(ibv_pd*, ibv_mw_type);
+int dealloc_mw(ibv_mw*);
+int bind_mw(ibv_qp*, ibv_mw*, ibv_mw_bind*);
+ibv_mr* alloc_null_mr(ibv_pd*);
 ibv_cq_ex* create_cq_ex(ibv_context*, ibv_cq_init_attr_ex*);
 ibv_qp* create_qp_ex(ibv_context*, ibv_qp_init_attr_ex*);
 ibv_qp* open_qp(ibv_context*, ibv_qp_open_attr*);

@@ -28,10 +28,11 @@ constexpr unsigned bit(WrOpcode o) { return 1u << static_cast<unsigned>(o); }
 constexpr unsigned ud_opcodes = bit(WrOpcode::send) | bit(WrOpcode::send_with_imm);
 constexpr unsigned uc_opcodes = ud_opcodes | bit(WrOpcode::rdma_write) |
                                 bit(WrOpcode::rdma_write_with_imm) | bit(WrOpcode::send_with_inv) |
-                                bit(WrOpcode::local_inv);
+                                bit(WrOpcode::local_inv) | bit(WrOpcode::bind_mw);
 constexpr unsigned rc_opcodes =
     uc_opcodes | bit(WrOpcode::rdma_read) | bit(WrOpcode::atomic_cmp_and_swp) |
     bit(WrOpcode::atomic_fetch_and_add) | bit(WrOpcode::atomic_write) | bit(WrOpcode::flush);
+constexpr unsigned opcodes_without_data = bit(WrOpcode::local_inv) | bit(WrOpcode::bind_mw);
 constexpr unsigned inline_opcodes =
     bit(WrOpcode::send) | bit(WrOpcode::send_with_imm) | bit(WrOpcode::send_with_inv) |
     bit(WrOpcode::rdma_write) | bit(WrOpcode::rdma_write_with_imm) | bit(WrOpcode::atomic_write);
@@ -103,13 +104,14 @@ void fill_operation(const Qp& qp, const ibv_send_wr& wr, engine::SendWqe& w) {
 Refusal append(const Qp& qp, engine::SendQueue& sq, const ibv_send_wr& wr) {
   const auto opcode = static_cast<WrOpcode>(wr.opcode);
   const bool inlined = wr.send_flags & IBV_SEND_INLINE;
-  // Before the list is looked at: it may be shorter than an absurd number says.
-  if (wr.num_sge < 0) return {EINVAL, "negative num_sge"};
-  if (static_cast<unsigned>(wr.num_sge) > (inlined ? max_sge : qp.cap.max_send_sge))
-    return {EINVAL, "num_sge > max_send_sge"};
-  const std::uint64_t length = length_of(wr.sg_list, wr.num_sge);
-  const auto elements = static_cast<std::uint64_t>(wr.num_sge);
   if (static_cast<unsigned>(wr.opcode) > 31) return {EINVAL, "unknown opcode"};
+  const int num_sge = bit(opcode) & opcodes_without_data ? 0 : wr.num_sge;
+  // Before the list is looked at: it may be shorter than an absurd number says.
+  if (num_sge < 0) return {EINVAL, "negative num_sge"};
+  if (static_cast<unsigned>(num_sge) > (inlined ? max_sge : qp.cap.max_send_sge))
+    return {EINVAL, "num_sge > max_send_sge"};
+  const std::uint64_t length = length_of(wr.sg_list, num_sge);
+  const auto elements = static_cast<std::uint64_t>(num_sge);
   if (Refusal r = check_request(qp, opcode, wr.send_flags, inlined ? 0 : elements, length))
     return r;
   if (qp.pair->type == QpType::ud && !wr.wr.ud.ah) return {EINVAL, "no address handle"};
@@ -121,16 +123,21 @@ Refusal append(const Qp& qp, engine::SendQueue& sq, const ibv_send_wr& wr) {
   w->length = static_cast<std::uint32_t>(length);
   if (inlined) {
     std::uint8_t* to = sq.inline_of_reserved();
-    for (int i = 0; i < wr.num_sge; ++i) {
+    for (int i = 0; i < num_sge; ++i) {
       const ibv_sge& from = wr.sg_list[i];
       if (from.length) std::memcpy(to, reinterpret_cast<const void*>(from.addr), from.length);
       to += from.length;
     }
-  } else if (wr.num_sge) {
-    w->num_sge = static_cast<std::uint8_t>(wr.num_sge);
-    std::copy_n(list_of(wr.sg_list), wr.num_sge, sq.sges_of_reserved().data());
+  } else if (num_sge) {
+    w->num_sge = static_cast<std::uint8_t>(num_sge);
+    std::copy_n(list_of(wr.sg_list), num_sge, sq.sges_of_reserved().data());
   }
-  fill_operation(qp, wr, *w);
+  if (opcode == WrOpcode::bind_mw) {
+    const auto& bind = wr.bind_mw;
+    if (Refusal r = fill_binding(bind.mw, bind.rkey, bind.bind_info, *w)) return r;
+  } else {
+    fill_operation(qp, wr, *w);
+  }
   sq.publish();
   return {};
 }
@@ -186,6 +193,21 @@ int post_send(ibv_qp* q, ibv_send_wr* wr, ibv_send_wr** bad) {
   *bad = wr;
   log_refusal(qp, refusal);
   return refusal.error;
+}
+
+Refusal post_one(Qp& qp, const engine::SendWqe& wqe) {
+  {
+    engine::SendQueue& sq = *qp.pair->sq;
+    if (Refusal r = check_request(qp, wqe.opcode, wqe.flags, 0, 0)) return r;
+    std::lock_guard lock(sq.lock);
+    if (Refusal r = check_state(*qp.pair)) return r;
+    engine::SendWqe* w = sq.reserve();
+    if (!w) return {ENOMEM};
+    *w = wqe;
+    sq.publish();
+  }
+  ring(qp);
+  return {};
 }
 
 namespace {

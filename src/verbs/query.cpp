@@ -34,12 +34,15 @@ void fill_limits(ibv_device_attr& a) {
   a.max_qp = max_qp;
   a.max_qp_wr = max_qp_wr;
   a.device_cap_flags = IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_PORT_ACTIVE_EVENT |
-                       IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_XRC;
+                       IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_XRC |
+                       IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B |
+                       IBV_DEVICE_MEM_MGT_EXTENSIONS;
   a.max_sge = max_sge;
   a.max_sge_rd = max_sge;
   a.max_cq = max_cq;
   a.max_cqe = max_cqe;
   a.max_mr = max_mr;
+  a.max_mw = max_mw;
   a.max_pd = max_pd;
   a.max_qp_rd_atom = max_rd_atomic;
   a.max_res_rd_atom = static_cast<int>(max_rd_atomic * max_qp);

@@ -34,13 +34,12 @@ void fill_operations(ibv_context_ops& ops) {
   ops.post_send = post_send;
   ops.post_recv = post_recv;
   ops.post_srq_recv = post_srq_recv;
-  fill(ops.alloc_mw);
-  fill(ops.bind_mw);
-  fill(ops.dealloc_mw);
+  ops.alloc_mw = alloc_mw;
+  ops.bind_mw = bind_mw;
+  ops.dealloc_mw = dealloc_mw;
 }
 
 void fill_unsupported(verbs_context& v) {
-  fill(v.alloc_null_mr);
   fill(v.read_counters);
   fill(v.attach_counters_point_flow);
   fill(v.create_counters);
@@ -89,6 +88,7 @@ void fill_slots(Context& context) {
   v.alloc_dm = alloc_dm;
   v.free_dm = free_dm;
   v.reg_dm_mr = reg_dm_mr;
+  v.alloc_null_mr = alloc_null_mr;
   fill_unsupported(v);
   // Where programs built against releases before 1.1.8 look for these two.
   v.ABI_placeholder1 = reinterpret_cast<void (*)()>(v.ibv_create_flow);

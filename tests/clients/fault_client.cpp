@@ -293,6 +293,15 @@ void memory_calls(ibv_context* c, ibv_pd* pd) {
   number("free_dm", [&] { return ibv_free_dm(dm); });
 }
 
+void window_calls(ibv_pd* pd, ibv_qp* qp) {
+  ibv_mr* null = pointer("alloc_null_mr", [&] { return ibv_alloc_null_mr(pd); });
+  number("dereg_mr", [&] { return ibv_dereg_mr(null); });
+  ibv_mw* mw = pointer("alloc_mw", [&] { return ibv_alloc_mw(pd, IBV_MW_TYPE_1); });
+  ibv_mw_bind unbind{};
+  number("bind_mw", [&] { return ibv_bind_mw(qp, mw, &unbind); });
+  number("dealloc_mw", [&] { return ibv_dealloc_mw(mw); });
+}
+
 int calls() {
   int n = 0;
   ibv_device** list = pointer("get_device_list", [&] { return ibv_get_device_list(&n); });
@@ -326,6 +335,7 @@ int calls() {
   extended_calls(p);
   domain_calls(p.nic.context, p.nic.pd);
   memory_calls(p.nic.context, p.nic.pd);
+  window_calls(p.nic.pd, p.a.qp);
   number("destroy_ah", [&] { return ibv_destroy_ah(ah); });
   number("destroy_qp", [&] { return ibv_destroy_qp(qp); });
   number("destroy_srq", [&] { return ibv_destroy_srq(srq); });
