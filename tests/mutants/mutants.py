@@ -67,9 +67,8 @@ MUTANTS = [
      "  Covered covered = advance(now, kind == wire::AethKind::ack ? p.bth.psn + 1 : p.bth.psn);",
      "  Covered covered = advance(now, kind == wire::AethKind::ack ? q_.req.psn : p.bth.psn);"),
     ("the last byte of a SEND is not placed", "responder.cpp",
-     "  switch (scatter(e_.keys_, q_.pd, r.recv.list(), r.received, p.payload.data(), "
-     "p.payload.size())) {",
-     "  switch (scatter(e_.keys_, q_.pd, r.recv.list(), r.received, p.payload.data(),\n"
+     "r.received, p.payload.data(),\n                  p.payload.size())) {",
+     "r.received, p.payload.data(),\n"
      "                  p.payload.size() - (info.ends() && !p.payload.empty()))) {"),
     ("an implied NAK is lost", "completer.cpp",
      "  ++e_.counters_.implied_nak_seq_err;\n  retry(now, WcStatus::retry_exc_err);",
