@@ -153,7 +153,7 @@ Requester::Gate Requester::gate_start(const SendWqe& wqe) const {
   // Two processes of the target's host have a socket each, and nothing keeps the order between the
   // two: what goes to the one is acknowledged before something goes to the other.
   bool elsewhere = q_.type == QpType::xrc_send && wqe.srqn.slot() != q_.req.srq_slot;
-  if (elsewhere && q_.req.psn != q_.comp.una) return Gate::wait_event;
+  if (elsewhere && !is_local(wqe.opcode) && q_.req.psn != q_.comp.una) return Gate::wait_event;
   return Gate::open;
 }
 
@@ -197,7 +197,7 @@ Requester::Gate Requester::gate_credit(const SendWqe& wqe, const CreditLine& lin
 void Requester::start(SendWqe& wqe) {
   wqe.first_psn = q_.req.psn;
   wqe.started = true;
-  q_.req.srq_slot = wqe.srqn.slot();
+  if (!is_local(wqe.opcode)) q_.req.srq_slot = wqe.srqn.slot();
 }
 
 // Operations by service (IBTA table "Work request operation types"): UC has no responses, UD no
