@@ -64,8 +64,10 @@ static inline int wants(int folder, const char *p) {
          (p[0] == 'd' && p[1] == 'e' && p[2] == 'v' && p[3] == '/');
 }
 
-#define AT(folder, path) \
-  (wants(folder, path) ? sys_look(folder, path, __builtin_alloca(SYS_ROOM)) : (path))
+#define AT(folder, path)                                    \
+  (wants(folder, path) && sys_is_ours(folder, path)         \
+       ? sys_look(folder, path, __builtin_alloca(SYS_ROOM)) \
+       : (path))
 #define HERE(path) AT(AT_FDCWD, path)
 
 /* --- opening */

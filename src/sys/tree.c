@@ -35,7 +35,7 @@ static root_function *find_root_function(void) {
   return known;
 }
 
-/* What was asked for, in this process's tree.  Not cancelled: what goes on in there holds locks. */
+/* What was asked for, in this process's tree; null: nobody keeps one. */
 static const char *in_tree(enum sys_place place, const char *path, char *room) {
   root_function *root_of = find_root_function();
   if (!root_of) return NULL;
@@ -80,31 +80,60 @@ static int is_root(int folder) {
          a.st_ino == b.st_ino;
 }
 
-static const char *look(int folder, const char *path, char *room) {
-  char whole[PATH_MAX], clean[PATH_MAX];
-  if (path[0] != '/') {
-    if (folder == AT_FDCWD) return refresh_inside(), path;
-    /* As hwloc does it: all paths relative to a descriptor of the root. */
-    size_t n = strlen(path);
-    if (n + 2 > sizeof whole || !is_root(folder)) return path;
-    whole[0] = '/';
-    memcpy(whole + 1, path, n + 1);
-    if (!sys_candidate(whole)) return path;
-    path = whole;
-  }
-  enum sys_place place = sys_classify(path, clean);
-  if (place == SYS_ELSEWHERE) return NULL;
-  if (place != SYS_LEFT) return in_tree(place, clean, room);
-  return strcpy(room, clean);
+/* What the path names; `clean` as of sys_classify().  As hwloc has them, all paths may be relative
+   to a descriptor of the root. */
+static enum sys_place place_at(int folder, const char *path, char *clean) {
+  if (path[0] == '/') return sys_classify(path, clean);
+  char whole[64 + NAME_MAX]; /* none of ours is longer */
+  size_t n = strlen(path);
+  if (n + 2 > sizeof whole) return SYS_ELSEWHERE;
+  whole[0] = '/';
+  memcpy(whole + 1, path, n + 1);
+  enum sys_place place = sys_classify(whole, clean);
+  return place != SYS_ELSEWHERE && is_root(folder) ? place : SYS_ELSEWHERE;
+}
+
+/* Not cancelled: what goes on in libibverbs holds locks. */
+struct guard {
+  int error, state;
+};
+static struct guard begin(void) {
+  struct guard g = {errno, 0};
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &g.state);
+  return g;
+}
+static void end(struct guard g) {
+  pthread_setcancelstate(g.state, NULL);
+  errno = g.error;
+}
+
+/* Apart from sys_look(), so that a thread with a small stack needs little of it for other paths. */
+int sys_is_ours(int folder, const char *path) {
+  char clean[PATH_MAX];
+  if (path[0] == '/') return sys_classify(path, clean) != SYS_ELSEWHERE;
+  struct guard g = begin();
+  int ours = 0;
+  if (folder == AT_FDCWD)
+    refresh_inside();
+  else
+    ours = place_at(folder, path, clean) != SYS_ELSEWHERE;
+  end(g);
+  return ours;
 }
 
 const char *sys_look(int folder, const char *path, char *room) {
-  int error = errno, state;
-  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
-  const char *where = look(folder, path, room);
-  pthread_setcancelstate(state, NULL);
-  errno = error;
-  return where ? where : path;
+  char clean[PATH_MAX];
+  struct guard g = begin();
+  enum sys_place place = place_at(folder, path, clean);
+  const char *where = path;
+  if (place == SYS_LEFT) {
+    where = strcpy(room, clean);
+  } else if (place != SYS_ELSEWHERE) {
+    const char *in = in_tree(place, clean, room);
+    if (in) where = in;
+  }
+  end(g);
+  return where;
 }
 
 void sys_moved(const char *path) {

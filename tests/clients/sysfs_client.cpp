@@ -6,12 +6,13 @@
 //   sysfs_client check         reads those files by every function: the same values?
 //   sysfs_client list FOLDER   its entries, by every function that lists: the same ones?
 //   sysfs_client real PATH     realpath(3) of it, and where readlink(2) leads
-//   sysfs_client traffic N     N RDMA WRITEs of 4096 bytes: do the counters of the device show
-//   them? sysfs_client manners       errno, null pointers, a file that is not there, what is not
-//   ours sysfs_client fork          a child has files of its own, and its end does not take the
-//   parent's sysfs_client threads       eight threads read while the tree is renewed sysfs_client
-//   place         where the files of this process really are sysfs_client hold PATH     reads it
-//   again at each line of standard input
+//   sysfs_client traffic N     N RDMA WRITEs of 4096 bytes: do the counters show them at once?
+//   sysfs_client manners       errno, null pointers, a file that is not there, what is not ours
+//   sysfs_client fork          a child has files of its own, and its end leaves the parent's
+//   sysfs_client threads       eight read, while devices are opened and processes forked
+//   sysfs_client race PATH     the first looks of four threads, while processes are forked
+//   sysfs_client place         where the files of this process really are
+//   sysfs_client hold PATH     reads it again at each line of standard input
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -468,8 +469,46 @@ void check_threads() {
         if (read != (e.value.empty() ? "" : e.value + "\n")) ++wrong;
       }
     });
+  // Devices are opened meanwhile, which may start adverbd, and processes are forked.
+  threads.emplace_back([&] {
+    for (unsigned i = 0; i < 10; ++i) {
+      Nic nic;
+      nic.open("", 0);
+      nic.close();
+    }
+  });
+  for (unsigned i = 0; i < 20; ++i) {
+    const pid_t child = fork();
+    if (child == 0) std::_Exit(readers[0].read(all[0].path.c_str()) == all[0].value + "\n" ? 0 : 1);
+    int status = 0;
+    waitpid(child, &status, 0);
+    if (status != 0) ++wrong;
+  }
   for (std::thread& t : threads) t.join();
   expect(wrong == 0, std::to_string(wrong) + " reads");
+}
+
+// A child is forked in the midst of whatever the first look sets up, and must not wait for it.
+void check_race(const char* path) {
+  const auto look = [path] { return contents(path).size() > 1; };
+  std::atomic<unsigned> wrong{0};
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < 4; ++t)
+    threads.emplace_back([&] {
+      for (unsigned i = 0; i < 20; ++i) wrong += !look();
+    });
+  for (unsigned i = 0; i < 5; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(20);
+      std::_Exit(look() ? 0 : 1);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    expect(status == 0, "child " + std::to_string(i) + ": " + std::to_string(status));
+  }
+  for (std::thread& t : threads) t.join();
+  expect(wrong == 0, std::to_string(wrong) + " looks");
 }
 
 void hold(const char* path) {
@@ -501,6 +540,8 @@ int run(const std::string& what, const char* argument) {
     print_real(argument);
   } else if (what == "traffic") {
     check_traffic(static_cast<unsigned>(std::strtoul(argument, nullptr, 10)));
+  } else if (what == "race") {
+    check_race(argument);
   } else if (what == "hold") {
     hold(argument);
   } else {
