@@ -8,9 +8,26 @@
 namespace adverb::engine {
 
 CompletionQueue::CompletionQueue(std::uint32_t capacity)
-    : capacity_(capacity),
-      mask_(std::bit_ceil(capacity) - 1),
-      ring_(std::make_unique<Cqe[]>(mask_ + 1)) {}
+    : capacity_(capacity), mask_(std::bit_ceil(capacity) - 1), ring_(make_ring(capacity)) {
+  moderation_timer.owner = this;
+}
+
+CompletionQueue::Ring CompletionQueue::make_ring(std::uint32_t capacity) {
+  return std::make_unique<Cqe[]>(std::bit_ceil(capacity));
+}
+
+// The cursors stay what they are, so that whoever looks whether the queue is empty is not misled.
+bool CompletionQueue::resize(std::uint32_t capacity, Ring& ring) {
+  const std::uint32_t head = head_.load(std::memory_order_relaxed);
+  const std::uint32_t tail = tail_.load(std::memory_order_relaxed);
+  if (tail - head > capacity) return false;
+  const std::uint32_t mask = std::bit_ceil(capacity) - 1;
+  for (std::uint32_t i = head; i != tail; ++i) ring[i & mask] = ring_[i & mask_];
+  ring_.swap(ring);
+  capacity_ = capacity;
+  mask_ = mask;
+  return true;
+}
 
 unsigned CompletionQueue::poll(unsigned n, Cqe* out) {
   std::uint32_t head = head_.load(std::memory_order_relaxed);
@@ -47,9 +64,13 @@ bool CompletionQueue::push(const Cqe& entry) {
   return true;
 }
 
+bool CompletionQueue::armed_for(bool solicited) const {
+  const Arm now = armed_.load(std::memory_order_seq_cst);
+  return now == Arm::any || (now == Arm::solicited && solicited);
+}
+
 bool CompletionQueue::disarm_for(bool solicited) {
-  Arm now = armed_.load(std::memory_order_seq_cst);
-  if (now == Arm::none || (now == Arm::solicited && !solicited)) return false;
+  if (!armed_for(solicited)) return false;
   return armed_.exchange(Arm::none, std::memory_order_seq_cst) != Arm::none;
 }
 

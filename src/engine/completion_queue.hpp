@@ -2,7 +2,8 @@
 // A completion queue: a ring that the engine fills and pollers empty (IBTA 11.2.8, 11.4.2).  One
 // producer (whoever holds the engine), one consumer at a time (whoever holds `lock`).  Arming is
 // one-shot; the engine reports a completion event when it adds an entry to an armed queue
-// (ibv_req_notify_cq(3)).
+// (ibv_req_notify_cq(3)), or, with moderation, when it has added several or some time has passed
+// (ibv_modify_cq(3)).
 #pragma once
 
 #include <atomic>
@@ -10,14 +11,20 @@
 #include <memory>
 
 #include "base/spin_lock.hpp"
+#include "base/timer_wheel.hpp"
 #include "engine/types.hpp"
 
 namespace adverb::engine {
+
+// Timer::kind of a completion queue's; a queue pair's are 0.
+inline constexpr std::uint8_t timer_of_cq = 1;
 
 enum class Arm : std::uint8_t { none, solicited, any };
 
 class CompletionQueue {
  public:
+  using Ring = std::unique_ptr<Cqe[]>;
+
   explicit CompletionQueue(std::uint32_t capacity);
   CompletionQueue(const CompletionQueue&) = delete;
 
@@ -27,6 +34,11 @@ class CompletionQueue {
   void arm(bool solicited_only);
   bool empty() const;
   std::uint32_t capacity() const { return capacity_; }
+  // A ring for resize(), made beforehand, since a large one takes a while.
+  static Ring make_ring(std::uint32_t capacity);
+  // Moves the entries, in order, to a ring that was made for `capacity`; the old one is left in
+  // `ring`.  False: there are more entries than that.  The caller holds the engine and `lock`.
+  bool resize(std::uint32_t capacity, Ring& ring);
 
   // Producer side.  False: no room (overrun; the entry is lost).
   bool push(const Cqe&);
@@ -34,13 +46,20 @@ class CompletionQueue {
   // queue that is armed for solicited completions (IBTA 11.4.2.2: the SE bit of the message, or an
   // error).
   bool disarm_for(bool solicited);
+  bool armed_for(bool solicited) const;
   // Takes out the entries of a QP that is reset or destroyed.  The caller holds the engine and
   // `lock`.
   void purge(const QueuePair*);
 
   SpinLock lock;
-  void* user = nullptr;        // the shell's object
-  bool overrun = false;        // engine: the CQ is in error, nothing is added any more
+  void* user = nullptr;         // the shell's object
+  bool overrun = false;         // engine: the CQ is in error, nothing is added any more
+  bool ignore_overrun = false;  // entries that find no room are lost, and that is no error
+  // Engine.  An event waits for `moderation_count` entries since the arming, at most
+  // `moderation_period` after the first of them; without moderation the count is at most 1.
+  std::uint32_t moderation_count = 0, moderated = 0;
+  Duration moderation_period{};
+  Timer moderation_timer;
   std::uint32_t attached = 0;  // QPs that use it (engine): destroy is refused while not zero
   // Engine: on the list of objects with something to report.
   CompletionQueue* next_event = nullptr;
@@ -48,7 +67,7 @@ class CompletionQueue {
 
  private:
   std::uint32_t capacity_, mask_;
-  std::unique_ptr<Cqe[]> ring_;
+  Ring ring_;
   std::atomic<std::uint32_t> head_{0}, tail_{0};  // consumed, produced
   std::atomic<Arm> armed_{Arm::none};
 };

@@ -119,6 +119,10 @@ Instant Engine::next_deadline() const {
 
 void Engine::fire_timers(Instant now) {
   while (Timer* t = wheel_.expire(now)) {
+    if (t->kind == timer_of_cq) {
+      raise_completion(*static_cast<CompletionQueue*>(t->owner));
+      continue;
+    }
     auto& q = *static_cast<QueuePair*>(t->owner);
     if (t == &q.ack_timer)
       Completer(*this, q).ack_timer_fired(now);
@@ -283,13 +287,33 @@ void Engine::complete(QueuePair& q, CompletionQueue& cq, Cqe c, bool solicited) 
   c.vendor_err = c.status == WcStatus::success ? 0 : 0x100u | static_cast<unsigned>(c.status);
   if (!cq.push(c)) {
     ++counters_.cq_overruns;
+    if (cq.ignore_overrun) {
+      if (c.sq_advance) q.sq->reap(c.sq_advance);  // nobody will poll it
+      return;
+    }
     raise_cq_error(cq);
     return to_error(q, AsyncEvent::qp_fatal, true);  // an XRC target uses no CQ but for this
   }
-  if (cq.disarm_for(solicited)) {
-    cq.event_pending = true;
-    list_cq(cq);
+  note_entry(cq, solicited);
+}
+
+void Engine::note_entry(CompletionQueue& cq, bool solicited) {
+  if (cq.moderation_count <= 1) {
+    if (cq.disarm_for(solicited)) raise_completion(cq);
+    return;
   }
+  if (!cq.armed_for(solicited)) return;
+  if (++cq.moderated >= cq.moderation_count) return raise_completion(cq);
+  if (cq.moderated == 1) wheel_.arm(cq.moderation_timer, now_ + cq.moderation_period);
+}
+
+void Engine::raise_completion(CompletionQueue& cq) {
+  if (std::exchange(cq.moderated, 0)) {
+    wheel_.cancel(cq.moderation_timer);
+    cq.disarm_for(true);
+  }
+  cq.event_pending = true;
+  list_cq(cq);
 }
 
 //= IBTA 10.2.6.3 and 11.6.3.3: a CQ that overflowed takes the QPs that use it to the error state

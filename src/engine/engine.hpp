@@ -47,6 +47,11 @@ struct EngineConfig {
   std::uint32_t read_chunk_packets =
       64;  // a READ WQE goes out as requests of at most this many response packets
   std::uint64_t read_budget = 1 << 20;  // response bytes that all QPs together may have asked for
+  // The port's max_msg_sz: a message that is longer completes with LOC_LEN_ERR.
+  std::uint32_t max_msg_size = 1u << 31;
+  // A datagram above the MTU completes with LOC_LEN_ERR; else (IBTA C10-93.1.1) nothing leaves,
+  // and it completes without an error.
+  bool long_datagram_fails = true;
   bool end_to_end_credits =
       true;  // AETH credit counts for QPs without an SRQ, and the limit as a requester
 };
@@ -88,6 +93,9 @@ class Engine {
   // --- control path
   CompletionQueue* create_cq(std::uint32_t capacity, void* user);
   bool destroy_cq(CompletionQueue*);  // false: in use
+  // An event for `count` entries, at most `period` after the first; none of them 0, else each entry
+  // of an armed queue raises one (ibv_modify_cq(3)).
+  void moderate_cq(CompletionQueue&, std::uint32_t count, Duration period);
   SharedReceiveQueue* create_srq(std::uint32_t depth, std::uint32_t max_sge, PdId, void* user);
   // One with a number, whose completions go to `cq`; null: there are no numbers left.
   SharedReceiveQueue* create_xrc_srq(std::uint32_t depth, std::uint32_t max_sge, PdId, XrcdId,
@@ -159,6 +167,8 @@ class Engine {
   void retry_waiting();
   void wait_for_room(QueuePair&);
   void complete(QueuePair&, CompletionQueue&, Cqe, bool solicited);
+  void note_entry(CompletionQueue&, bool solicited);
+  void raise_completion(CompletionQueue&);
   void raise(QueuePair&, AsyncEvent);
   void raise_cq_error(CompletionQueue&);
   void list_cq(CompletionQueue&);

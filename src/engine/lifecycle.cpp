@@ -16,8 +16,9 @@ namespace {
 
 template <class T>
 void erase_owned(std::vector<std::unique_ptr<T>>& list, const T* object) {
-  auto it = std::find_if(list.begin(), list.end(), [&](auto& p) { return p.get() == object; });
-  ASSERT(it != list.end());
+  // From the end: what was made last often goes first.
+  auto it = std::find_if(list.rbegin(), list.rend(), [&](auto& p) { return p.get() == object; });
+  ASSERT(it != list.rend());
   std::swap(*it, list.back());
   list.pop_back();
 }
@@ -57,11 +58,20 @@ SharedReceiveQueue* Engine::find_srq(Srqn n) const {
 CompletionQueue* Engine::create_cq(std::uint32_t capacity, void* user) {
   auto& cq = cqs_.emplace_back(std::make_unique<CompletionQueue>(capacity));
   cq->user = user;
+  cq->moderation_timer.kind = timer_of_cq;
   return cq.get();
+}
+
+void Engine::moderate_cq(CompletionQueue& cq, std::uint32_t count, Duration period) {
+  const bool off = count == 0 || period == Duration{};
+  cq.moderation_count = off ? 0 : count;
+  cq.moderation_period = period;
+  if (cq.moderated) raise_completion(cq);  // what waited by the old rule waits no longer
 }
 
 bool Engine::destroy_cq(CompletionQueue* cq) {
   if (cq->attached) return false;
+  wheel_.cancel(cq->moderation_timer);
   remove_from(cq_events_, cq, &CompletionQueue::next_event);
   erase_owned(cqs_, cq);
   return true;

@@ -211,6 +211,7 @@ bool Requester::supported(WrOpcode o) const {
 
 bool Requester::emit(TxBurst& tx, SendWqe& wqe) {
   if (!supported(wqe.opcode)) return fail(WcStatus::loc_qp_op_err), false;
+  if (wqe.length > e_.config_.max_msg_size) return fail(WcStatus::loc_len_err), false;
   bool sent = false;
   switch (wqe.opcode) {
     case WrOpcode::rdma_read:
@@ -309,10 +310,16 @@ bool Requester::emit_single(TxBurst& tx, SendWqe& wqe) {
 }
 
 bool Requester::emit_datagram(TxBurst& tx, SendWqe& wqe) {
-  if (wqe.length > q_.mtu)
-    return fail(WcStatus::loc_len_err), false;  //= IBTA 9.8.3: a message is one packet
+  //= IBTA 9.8.3: a message is one packet
+  if (wqe.length > q_.mtu && e_.config_.long_datagram_fails)
+    return fail(WcStatus::loc_len_err), false;
   if (wqe.pd_of_ah != q_.pd)
     return fail(WcStatus::loc_qp_op_err), false;  //= IBTA 10.2.2.2: PD of the address handle
+  if (wqe.length > q_.mtu) {                      // IBTA C10-93.1.1: no packet, and no error
+    advance(wqe, 1);
+    complete_unacknowledged();
+    return true;
+  }
   wire::Packet p;
   bool imm = wqe.opcode == WrOpcode::send_with_imm;
   p.bth.opcode =

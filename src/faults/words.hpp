@@ -21,9 +21,10 @@ namespace adverb::faults {
   X(get_device_list)                                                                              \
   X(open_device)                                                                                  \
   X(close_device)                                                                                 \
-  X(query_device) X(query_port) X(query_gid) X(query_pkey) X(alloc_pd) X(dealloc_pd) X(reg_mr)    \
-      X(rereg_mr) X(dereg_mr) X(create_comp_channel) X(destroy_comp_channel) X(create_cq)         \
-          X(destroy_cq) X(poll_cq) X(start_poll) X(req_notify_cq) X(get_cq_event)                 \
+  X(query_device)                                                                                 \
+  X(query_port) X(query_gid) X(query_pkey) X(alloc_pd) X(dealloc_pd) X(reg_mr) X(rereg_mr)        \
+      X(dereg_mr) X(create_comp_channel) X(destroy_comp_channel) X(create_cq) X(resize_cq)        \
+          X(modify_cq) X(destroy_cq) X(poll_cq) X(start_poll) X(req_notify_cq) X(get_cq_event)    \
               X(get_async_event) X(create_srq) X(modify_srq) X(query_srq) X(destroy_srq)          \
                   X(post_srq_recv) X(create_qp) X(modify_qp) X(query_qp) X(destroy_qp)            \
                       X(post_send) X(wr_complete) X(post_recv) X(create_ah) X(destroy_ah)         \

@@ -180,6 +180,7 @@ bool Device::link_up() const {
   return impl_->link_up.load(std::memory_order_relaxed) &&
          !impl_->fault_down.load(std::memory_order_relaxed);
 }
+bool Device::failed() const { return impl_->failed.load(std::memory_order_relaxed); }
 bool Device::dead() const { return impl_->dead.load(std::memory_order_relaxed); }
 
 void Device::attach(EventSink* sink) {

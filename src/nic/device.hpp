@@ -83,6 +83,8 @@ class Device {
   ThreadCounters thread_counters() const;
   // The state of the netdev as last reported; info().up is that at open.
   bool link_up() const;
+  // DEVICE_FATAL was raised: the device does no more work until its last user has closed it.
+  bool failed() const;
   // True in a child of fork(): the device is the parent's.  Every call does nothing and returns an
   // empty result.
   bool dead() const;

@@ -127,6 +127,7 @@ struct Device::Impl {
   std::vector<EventSink*> sinks;
   std::atomic<bool> link_up{true};      // the netdev's
   std::atomic<bool> fault_down{false};  // by a fault rule
+  std::atomic<bool> failed{false};      // DEVICE_FATAL, by a fault rule
   std::unique_ptr<FaultPlane> faults;   // null without fault rules
 
   // Written under `lock`.

@@ -30,6 +30,7 @@ bool FaultPlane::raise_at_device(AsyncEvent event) {
   switch (event) {
     case AsyncEvent::device_fatal:
       device_.engine->fail_all();
+      device_.failed.store(true, std::memory_order_relaxed);
       [[fallthrough]];
     case AsyncEvent::port_active:
     case AsyncEvent::port_err:

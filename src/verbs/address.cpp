@@ -51,7 +51,7 @@ namespace {
 ibv_ah* create_ah(ibv_pd* p, const ibv_ah_attr& attr) {
   if (const int error = fault(Call::create_ah)) return errno = error, nullptr;
   Pd* pd = of(p);
-  if (!pd->context->alive()) return errno = EIO, nullptr;
+  if (!pd->context->works()) return errno = EIO, nullptr;
   if (const int error = live().check(p, Kind::pd)) return fail(error, "create_ah: no such PD");
   auto ah = std::make_unique<Ah>();
   if (const int error = make_address(*pd->context, attr, "create_ah", ah->av))

@@ -212,7 +212,7 @@ int complete(ibv_qp_ex* q) {
   Qp& qp = *of(q);
   Batch& b = *qp.batch;
   Refusal refusal{fault(Call::wr_complete)};
-  if (!refusal) refusal = qp.context->alive() ? check(qp, b) : Refusal{EIO};
+  if (!refusal) refusal = qp.context->works() ? check(qp, b) : Refusal{EIO};
   if (!refusal) refusal = post(qp, b);
   const bool posted = !refusal && b.count;
   b.mutex.unlock();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Completion channels and completion queues (ibv_create_cq(3), ibv_poll_cq(3),
-// ibv_req_notify_cq(3)).
+// Completion channels and completion queues (ibv_create_cq(3), ibv_create_cq_ex(3), ibv_poll_cq(3),
+// ibv_req_notify_cq(3), ibv_resize_cq(3), ibv_modify_cq(3)).
 #include <arpa/inet.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 ibv_comp_channel* create_channel(ibv_context* c) {
   if (const int error = fault(Call::create_comp_channel)) return errno = error, nullptr;
   Context* context = of(c);
-  if (!context->alive()) return errno = EIO, nullptr;
+  if (!context->works()) return errno = EIO, nullptr;
   auto channel = std::make_unique<Channel>();
   if (const int error = channel->events.open()) return errno = error, nullptr;
   channel->context = context;
@@ -49,13 +49,17 @@ void change_references(Channel* channel, int by) {
   pthread_mutex_unlock(&mutex);
 }
 
+int check_entries(const char* who, std::int64_t cqe) {
+  if (cqe >= 1 && cqe <= max_cqe) return 0;
+  return refuse(EINVAL, "{}: {} entries asked for, 1 to {} are possible", who, cqe, max_cqe);
+}
+
 std::unique_ptr<Cq> make_cq(ibv_context* c, std::int64_t cqe, void* cq_context,
                             ibv_comp_channel* channel, std::int64_t vector) {
   if (const int error = fault(Call::create_cq)) return errno = error, nullptr;
   Context* context = of(c);
-  if (!context->alive()) return errno = EIO, nullptr;
-  if (cqe < 1 || cqe > max_cqe)
-    return fail(EINVAL, "create_cq: {} entries asked for, 1 to {} are possible", cqe, max_cqe);
+  if (!context->works()) return errno = EIO, nullptr;
+  if (const int error = check_entries("create_cq", cqe)) return errno = error, nullptr;
   if (vector < 0 || vector >= c->num_comp_vectors)
     return fail(EINVAL, "create_cq: comp_vector {} of {}", vector, c->num_comp_vectors);
   if (channel && (!live().contains(channel, Kind::channel) || of(channel)->context != context))
@@ -78,6 +82,36 @@ std::unique_ptr<Cq> make_cq(ibv_context* c, std::int64_t cqe, void* cq_context,
   ++context->references;
   live().add(cq.get(), Kind::cq);
   return cq;
+}
+
+// Traffic goes on meanwhile: only the moment of the swap keeps pollers and the engine out.
+int resize_cq(Cq& cq, int cqe) {
+  if (const int error = fault(Call::resize_cq)) return error;
+  if (!cq.context->works()) return EIO;
+  if (const int error = check_entries("resize_cq", cqe)) return error;
+  const auto capacity = static_cast<std::uint32_t>(cqe);
+  engine::CompletionQueue::Ring ring = engine::CompletionQueue::make_ring(capacity);
+  const bool fits = cq.context->device->with_engine([&](engine::Engine&, Instant) {
+    std::lock_guard hold(cq.queue->lock);
+    return cq.queue->resize(capacity, ring);
+  });
+  if (!fits) return refuse(EINVAL, "resize_cq: more than {} entries wait to be polled", cqe);
+  cq.cq.cqe = cqe;
+  return 0;
+}
+
+int do_modify_cq(Cq& cq, const ibv_modify_cq_attr& a) {
+  if (const int error = fault(Call::modify_cq)) return error;
+  if (!cq.context->works()) return EIO;
+  if (a.attr_mask & ~static_cast<std::uint32_t>(IBV_CQ_ATTR_RESERVED - 1) || !a.attr_mask)
+    return refuse(EINVAL, "modify_cq: attr_mask {:#x}", a.attr_mask);
+  if (a.moderate.cq_period > max_moderation_us)
+    return refuse(EINVAL, "modify_cq: cq_period {} of at most {}", a.moderate.cq_period,
+                  max_moderation_us);
+  cq.context->device->with_engine([&](engine::Engine& e, Instant) {
+    e.moderate_cq(*cq.queue, a.moderate.cq_count, std::chrono::microseconds(a.moderate.cq_period));
+  });
+  return 0;
 }
 
 // In two parts: the wait for the application's acknowledgements between them must be cancellable.
@@ -126,7 +160,7 @@ void fill_wc(const engine::Cqe& e, ibv_wc& wc) {
 
 int fetch(Cq& cq) {
   if (!cq.context->alive() || cq.context->device->poll(*cq.queue, 1, &cq.current) == 0)
-    return ENOENT;
+    return cq.context->works() ? ENOENT : EIO;
   cq.ex.status = static_cast<ibv_wc_status>(cq.current.status);
   cq.ex.wr_id = cq.current.wr_id;
   return 0;
@@ -184,9 +218,11 @@ void set_readers(ibv_cq_ex& c) {
   };
 }
 
-constexpr std::uint64_t supported_wc_flags = std::uint64_t{IBV_WC_STANDARD_FLAGS} |
-                                             IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
-                                             IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+// No VLAN tag is ever taken off and no rule tags a flow, so that 0 is the truth about both; tag
+// matching is not there.
+constexpr std::uint64_t supported_wc_flags =
+    std::uint64_t{IBV_WC_STANDARD_FLAGS} | IBV_WC_EX_WITH_CVLAN | IBV_WC_EX_WITH_FLOW_TAG |
+    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
 bool is_parent_domain(ibv_pd* p, const Context* context) {
   return p && live().contains(p, Kind::pd) && of(p)->domain && of(p)->context == context;
@@ -200,11 +236,13 @@ ibv_cq_ex* do_create_cq_ex(ibv_context* c, const ibv_cq_init_attr_ex& a) {
   if (in_domain && !is_parent_domain(a.parent_domain, of(c)))
     return fail(EINVAL, "create_cq: parent_domain is no parent domain of this context");
   const std::uint32_t flags = a.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS ? a.flags : 0;
-  if (flags & ~static_cast<std::uint32_t>(IBV_CREATE_CQ_ATTR_SINGLE_THREADED))
-    return errno = EOPNOTSUPP, nullptr;
+  constexpr std::uint32_t known_flags =
+      IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
+  if (flags & ~known_flags) return errno = EOPNOTSUPP, nullptr;
   auto cq = make_cq(c, a.cqe, a.cq_context, a.channel, a.comp_vector);
   if (!cq) return nullptr;
   cq->single_threaded = flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
+  cq->queue->ignore_overrun = flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
   if (in_domain) {
     cq->domain = of(a.parent_domain);
     ++cq->domain->references;
@@ -221,6 +259,11 @@ ibv_cq_ex* create_cq_ex(ibv_context* c, ibv_cq_init_attr_ex* a) {
   return guarded([&] { return do_create_cq_ex(c, *a); });
 }
 
+int modify_cq(ibv_cq* cq, ibv_modify_cq_attr* a) {
+  return guarded([&] { return do_modify_cq(*of(cq), *a); });
+}
+
+// A device that failed has flushed its queues: those entries can still be had.
 int poll_cq(ibv_cq* c, int wanted, ibv_wc* wc) {
   if (const int error = fault(Call::poll_cq)) return -error;
   Cq& cq = *of(c);
@@ -234,13 +277,14 @@ int poll_cq(ibv_cq* c, int wanted, ibv_wc* wc) {
     for (unsigned i = 0; i < got; ++i) fill_wc(entries[i], wc[done++]);
     if (got < n) break;
   }
+  if (done == 0 && !cq.context->works()) return -EIO;
   return done;
 }
 
 int req_notify_cq(ibv_cq* c, int solicited_only) {
   if (const int error = fault(Call::req_notify_cq)) return error;
   Cq& cq = *of(c);
-  if (!cq.context->alive()) return EIO;
+  if (!cq.context->works()) return EIO;
   cq.context->device->arm(*cq.queue, solicited_only != 0);
   return 0;
 }
@@ -265,7 +309,9 @@ ADVERB_API ibv_cq* ibv_create_cq(ibv_context* c, int cqe, void* cq_context,
   });
 }
 
-ADVERB_API int ibv_resize_cq(ibv_cq*, int) { return EOPNOTSUPP; }
+ADVERB_API int ibv_resize_cq(ibv_cq* cq, int cqe) {
+  return guarded([&] { return resize_cq(*of(cq), cqe); });
+}
 
 ADVERB_API int ibv_destroy_cq(ibv_cq* cq) {
   std::uint32_t comp = 0, async = 0;

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -94,6 +95,12 @@ int open_command_fd() {
   return fd >= 0 ? fd : ::open("/dev/null", O_RDWR | O_CLOEXEC);
 }
 
+// One for each processor, as NICs have them.  Here they differ in nothing: whoever makes the
+// progress writes the event.
+int completion_vectors() {
+  return static_cast<int>(std::clamp(sysconf(_SC_NPROCESSORS_ONLN), 1l, 64l));
+}
+
 ibv_context* open_device(ibv_device* device) {
   if (const int error = fault(Call::open_device)) return errno = error, nullptr;
   watch_forks();
@@ -102,6 +109,9 @@ ibv_context* open_device(ibv_device* device) {
   auto opened = nic::Device::open(info);
   if (!opened)
     return fail(opened.error().error, "open_device {}: {}", device->name, opened.error().message);
+  if ((*opened)->failed())
+    return fail(EIO, "open_device {}: the device has failed; close it everywhere first",
+                device->name);
   auto context = std::make_unique<Context>();
   if (const int error = context->async.open())
     return fail(error, "open_device {}: no pipe for events: {}", device->name,
@@ -114,7 +124,7 @@ ibv_context* open_device(ibv_device* device) {
   c.device = device;
   c.cmd_fd = open_command_fd();
   c.async_fd = context->async.fd();
-  c.num_comp_vectors = 1;
+  c.num_comp_vectors = completion_vectors();
   pthread_mutex_init(&c.mutex, nullptr);
   c.abi_compat = __VERBS_ABI_IS_EXTENDED;
   fill_slots(*context);

@@ -107,7 +107,7 @@ ibv_mr* do_reg_dm_mr(ibv_pd* p, ibv_dm* d, std::uint64_t offset, std::size_t len
   if (const int error = fault(Call::reg_dm_mr)) return errno = error, nullptr;
   Pd* pd = of(p);
   Dm* dm = of(d);
-  if (!pd->context->alive()) return errno = EIO, nullptr;
+  if (!pd->context->works()) return errno = EIO, nullptr;
   if (!live().contains(p, Kind::pd)) return fail(EINVAL, "reg_dm_mr: no such PD");
   if (!live().contains(d, Kind::dm) || dm->context != pd->context)
     return fail(EINVAL, "reg_dm_mr: no device memory of the PD's context");

@@ -50,7 +50,7 @@ ibv_pd* alloc_pd(ibv_context* c) {
   static std::atomic<engine::PdId> next{1};
   if (const int error = fault(Call::alloc_pd)) return errno = error, nullptr;
   Context* context = of(c);
-  if (!context->alive()) return errno = EIO, nullptr;
+  if (!context->works()) return errno = EIO, nullptr;
   return enter(make_pd(context, next.fetch_add(1, std::memory_order_relaxed)));
 }
 
@@ -71,7 +71,7 @@ int dealloc_pd(ibv_pd* p) {
 ibv_td* do_alloc_td(ibv_context* c, const ibv_td_init_attr* attr) {
   if (const int error = fault(Call::alloc_td)) return errno = error, nullptr;
   Context* context = of(c);
-  if (!context->alive()) return errno = EIO, nullptr;
+  if (!context->works()) return errno = EIO, nullptr;
   if (!attr || attr->comp_mask)
     return fail(EINVAL, "alloc_td: comp_mask {:#x}", attr ? attr->comp_mask : 0);
   auto td = std::make_unique<Td>();
@@ -112,7 +112,7 @@ int check_parent_domain(const Context* context, const ibv_parent_domain_init_att
 ibv_pd* do_alloc_parent_domain(ibv_context* c, const ibv_parent_domain_init_attr& a) {
   if (const int error = fault(Call::alloc_parent_domain)) return errno = error, nullptr;
   Context* context = of(c);
-  if (!context->alive()) return errno = EIO, nullptr;
+  if (!context->works()) return errno = EIO, nullptr;
   if (const int error = check_parent_domain(context, a)) return errno = error, nullptr;
   auto pd = make_pd(context, of(a.pd)->id);
   pd->domain = of(a.pd);

@@ -138,7 +138,10 @@ void Context::on_event(const engine::EventRecord& r) {
   }
 }
 
-void Context::on_port_event(engine::AsyncEvent event) { raise(1, event); }
+void Context::on_port_event(engine::AsyncEvent event) {
+  if (event == engine::AsyncEvent::device_fatal) failed.store(true, std::memory_order_relaxed);
+  raise(1, event);
+}
 
 }  // namespace adverb::verbs
 

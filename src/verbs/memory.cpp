@@ -52,7 +52,7 @@ namespace {
 ibv_mr* do_alloc_null_mr(ibv_pd* p) {
   if (const int error = fault(Call::alloc_null_mr)) return errno = error, nullptr;
   Pd* pd = of(p);
-  if (!pd->context->alive()) return errno = EIO, nullptr;
+  if (!pd->context->works()) return errno = EIO, nullptr;
   ibv_mr* mr = add_mr(
       *pd,
       {.length = SIZE_MAX, .access = IBV_ACCESS_LOCAL_WRITE, .indirect = &engine::null_memory()},
@@ -78,7 +78,7 @@ ibv_mr* reg_implicit(Pd& pd, std::uint64_t iova, unsigned access) {
 ibv_mr* reg_mr(ibv_pd* p, void* address, std::size_t length, std::uint64_t iova, unsigned access) {
   if (const int error = fault(Call::reg_mr)) return errno = error, nullptr;
   Pd* pd = of(p);
-  if (!pd->context->alive()) return errno = EIO, nullptr;
+  if (!pd->context->works()) return errno = EIO, nullptr;
   if (const int error = live().check(p, Kind::pd)) return fail(error, "reg_mr: no such PD");
   if (const int error = check_access(access)) return errno = error, nullptr;
   const bool write = access & IBV_ACCESS_LOCAL_WRITE;
@@ -166,7 +166,7 @@ int rereg_mr(ibv_mr* m, int flags, ibv_pd* new_pd, void* address, std::size_t le
   if (const int error = check_rereg(m, flags, new_pd, address, length, access))
     return errno = error, IBV_REREG_MR_ERR_INPUT;
   Context* context = mr->pd->context;
-  if (!context->alive()) return errno = EIO, IBV_REREG_MR_ERR_CMD;
+  if (!context->works()) return errno = EIO, IBV_REREG_MR_ERR_CMD;
   if (const int error = live().check(m, Kind::mr)) return errno = error, IBV_REREG_MR_ERR_INPUT;
   engine::MemoryRegion changed = *mr->region;
   if (!change(*mr, flags, new_pd, address, length, access, changed))

@@ -28,6 +28,7 @@ inline constexpr std::uint32_t max_cqe = 4194303, max_srq_wr = 32767, max_srq_sg
 inline constexpr std::uint32_t max_cq = 65536, max_srq = 65536, max_mr = 65536, max_mw = 65536,
                                max_pd = 1 << 24, max_ah = 1 << 24;
 inline constexpr std::uint32_t max_rd_atomic = 128;
+inline constexpr std::uint16_t max_moderation_count = 0xffff, max_moderation_us = 4095;
 inline constexpr std::uint64_t max_dm_size = 1 << 20;  // bytes, of each context
 inline constexpr std::uint64_t max_msg_size = 1ull << 31;
 
@@ -86,13 +87,17 @@ struct Context final : nic::EventSink {
   DeviceObject* object = nullptr;
   decltype(nic::DeviceInfo::guid) guid{};
   unsigned generation = 0;
+  std::atomic<bool> failed{false};              // the device raised DEVICE_FATAL
   std::atomic<std::uint32_t> references{1};     // the application's, and one per object
   std::atomic<std::uint64_t> device_memory{0};  // bytes that alloc_dm gave out
   EventPipe async{16};
 
   Context() { block.owner = this; }
   ibv_context* context() { return &block.abi.v44.context; }
+  // Not a forked child's copy: what was made may be destroyed.
   bool alive() const { return generation == fork_generation.load(std::memory_order_relaxed); }
+  // Nor the context of a device that failed: everything but destroy calls may go on.
+  bool works() const { return alive() && !failed.load(std::memory_order_relaxed); }
   nic::DeviceInfo info() const { return device->info(); }
   void release();
   void on_event(const engine::EventRecord&) override;
@@ -261,6 +266,7 @@ ibv_srq* create_srq_ex(ibv_context*, ibv_srq_init_attr_ex*);
 int get_srq_num(ibv_srq*, std::uint32_t*);
 int poll_cq(ibv_cq*, int, ibv_wc*);
 int req_notify_cq(ibv_cq*, int);
+int modify_cq(ibv_cq*, ibv_modify_cq_attr*);
 int post_send(ibv_qp*, ibv_send_wr*, ibv_send_wr**);
 int post_recv(ibv_qp*, ibv_recv_wr*, ibv_recv_wr**);
 int post_srq_recv(ibv_srq*, ibv_recv_wr*, ibv_recv_wr**);

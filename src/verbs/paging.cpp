@@ -58,7 +58,7 @@ int do_advise_mr(ibv_pd* p, unsigned advice, std::uint32_t flags, std::span<cons
   if (const int error = fault(Call::advise_mr)) return error;
   if (const int error = live().check(p, Kind::pd)) return error;
   Pd* pd = of(p);
-  if (!pd->context->alive()) return EIO;
+  if (!pd->context->works()) return EIO;
   if (advice > IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT)
     return refuse(EOPNOTSUPP, "advise_mr: unknown advice {}", advice);
   if (flags & ~std::uint32_t{IBV_ADVISE_MR_FLAG_FLUSH})

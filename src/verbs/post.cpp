@@ -176,7 +176,7 @@ void log_refusal(const Qp& qp, const Refusal& r) {
 int post_send(ibv_qp* q, ibv_send_wr* wr, ibv_send_wr** bad) {
   if (const int error = fault(Call::post_send)) return *bad = wr, error;
   Qp& qp = *of(q);
-  if (!qp.context->alive()) return *bad = wr, EIO;
+  if (!qp.context->works()) return *bad = wr, EIO;
   engine::QueuePair& pair = *qp.pair;
   bool posted = false;
   Refusal refusal;
@@ -227,7 +227,7 @@ int append_receives(engine::ReceiveQueue& rq, ibv_recv_wr*& wr) {
 int post_recv(ibv_qp* q, ibv_recv_wr* wr, ibv_recv_wr** bad) {
   if (const int error = fault(Call::post_recv)) return *bad = wr, error;
   Qp& qp = *of(q);
-  if (!qp.context->alive()) return *bad = wr, EIO;
+  if (!qp.context->works()) return *bad = wr, EIO;
   engine::QueuePair& pair = *qp.pair;
   if (!pair.own_rq) return *bad = wr, EINVAL;
   int error = 0;
@@ -249,7 +249,7 @@ int post_recv(ibv_qp* q, ibv_recv_wr* wr, ibv_recv_wr** bad) {
 int post_srq_recv(ibv_srq* s, ibv_recv_wr* wr, ibv_recv_wr** bad) {
   if (const int error = fault(Call::post_srq_recv)) return *bad = wr, error;
   Srq& srq = *of(s);
-  if (!srq.context->alive()) return *bad = wr, EIO;
+  if (!srq.context->works()) return *bad = wr, EIO;
   std::lock_guard lock(srq.queue->queue.lock);
   const int error = append_receives(srq.queue->queue, wr);
   if (error) *bad = wr;

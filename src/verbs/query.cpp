@@ -74,6 +74,7 @@ void fill_paging(ibv_device_attr_ex& a) {
 // What a device is needs no running one: a forked child may ask.
 int query_device(ibv_context* c, ibv_device_attr* a) {
   if (const int error = fault(Call::query_device)) return error;
+  if (of(c)->failed.load(std::memory_order_relaxed)) return EIO;
   *a = {};
   std::snprintf(a->fw_ver, sizeof a->fw_ver, "%s", ADVERB_VERSION);
   std::memcpy(&a->node_guid, of(c)->guid.data(), 8);
@@ -102,7 +103,7 @@ LinkSpeed link_speed(const nic::DeviceInfo& info) {
 }
 
 int check_port(ibv_context* c, unsigned port) {
-  if (!of(c)->alive()) return EIO;
+  if (!of(c)->works()) return EIO;
   return port == 1 ? 0 : EINVAL;
 }
 
@@ -118,6 +119,7 @@ int query_device_ex(ibv_context* c, const ibv_query_device_ex_input* input, ibv_
     if (const int error = query_device(c, &a.orig_attr)) return error;
     a.completion_timestamp_mask = ~0ull;  // completion timestamps count nanoseconds
     a.hca_core_clock = 1'000'000;         // kHz
+    a.cq_mod_caps = {max_moderation_count, max_moderation_us};
     a.device_cap_flags_ex = a.orig_attr.device_cap_flags;
     fill_paging(a);
     a.max_dm_size = max_dm_size;
@@ -162,7 +164,7 @@ int compat_query_port(ibv_context* c, std::uint8_t port, _compat_ibv_port_attr* 
 }
 
 int query_rt_values(ibv_context* c, ibv_values_ex* values) {
-  if (!of(c)->alive()) return EIO;
+  if (!of(c)->works()) return EIO;
   if (values->comp_mask & ~static_cast<std::uint32_t>(IBV_VALUES_MASK_RAW_CLOCK)) return EINVAL;
   if (values->comp_mask & IBV_VALUES_MASK_RAW_CLOCK) {
     timespec now;
@@ -240,7 +242,7 @@ ADVERB_API int _ibv_query_gid_ex(ibv_context* c, std::uint32_t port, std::uint32
 ADVERB_API ssize_t _ibv_query_gid_table(ibv_context* c, ibv_gid_entry* out, std::size_t room,
                                         std::uint32_t flags, std::size_t size) {
   if (flags) return -EOPNOTSUPP;
-  if (!of(c)->alive()) return -EIO;
+  if (!of(c)->works()) return -EIO;
   std::size_t n = 0;
   for (unsigned i = 0; i < adverb::nic::gid_table_length; ++i) {
     ibv_gid_entry entry{};

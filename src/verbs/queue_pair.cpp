@@ -142,7 +142,7 @@ ibv_qp* enter(std::unique_ptr<Qp> qp, ibv_context* c, const ibv_qp_init_attr_ex&
 ibv_qp* create_qp(ibv_context* c, ibv_qp_init_attr_ex& a, std::uint64_t ops) {
   if (const int error = fault(Call::create_qp)) return errno = error, nullptr;
   Context* context = of(c);
-  if (!context->alive()) return errno = EIO, nullptr;
+  if (!context->works()) return errno = EIO, nullptr;
   if (const int error = check_type(a.qp_type)) return errno = error, nullptr;
   if (const int error = check_objects(context, a)) return errno = error, nullptr;
   if (const int error = check_cap(a)) return errno = error, nullptr;
@@ -288,7 +288,7 @@ unsigned applicable(const Qp& qp, unsigned mask) {
 
 int modify_qp(Qp& qp, const ibv_qp_attr& a, unsigned given) {
   if (const int error = fault(Call::modify_qp)) return error;
-  if (!qp.context->alive()) return EIO;
+  if (!qp.context->works()) return EIO;
   if (const int error = live().check(&qp, Kind::qp)) return error;
   const unsigned mask = applicable(qp, given);
   if (const int error = check_device_attributes(qp, a, mask)) return error;
@@ -336,7 +336,7 @@ void fill_attr(const Qp& qp, const engine::QpAttributes& a, ibv_qp_attr& out) {
 
 int query_qp(Qp& qp, ibv_qp_attr& out, ibv_qp_init_attr& init) {
   if (const int error = fault(Call::query_qp)) return error;
-  if (!qp.context->alive()) return EIO;
+  if (!qp.context->works()) return EIO;
   if (const int error = live().check(&qp, Kind::qp)) return error;
   out = {};
   engine::QpAttributes attr;
@@ -408,7 +408,7 @@ ibv_qp* do_open_qp(ibv_context* c, const ibv_qp_open_attr& a) {
       IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
   if (const int error = fault(Call::open_qp)) return errno = error, nullptr;
   Context* context = of(c);
-  if (!context->alive()) return errno = EIO, nullptr;
+  if (!context->works()) return errno = EIO, nullptr;
   if (a.comp_mask >= IBV_QP_OPEN_ATTR_RESERVED) return errno = EOPNOTSUPP, nullptr;
   if ((a.comp_mask & needed) != needed || a.qp_type != IBV_QPT_XRC_RECV ||
       !live().contains(a.xrcd, Kind::xrcd) || of(a.xrcd)->context != context)
@@ -431,6 +431,24 @@ ibv_qp* do_open_qp(ibv_context* c, const ibv_qp_open_attr& a) {
   ibv_qp* pub = enter(std::move(qp), c, init);
   pub->state = static_cast<ibv_qp_state>(of(pub)->pair->state.load(std::memory_order_relaxed));
   return pub;
+}
+
+// ibv_query_qp_data_in_order(3): packets are taken by PSN, and each is stored in ascending order.
+// Flag 1 (release 45) asks for a mask: 1 the whole message, 2 each aligned 128 bytes.
+int data_in_order(unsigned opcode, std::uint32_t flags) {
+  constexpr std::uint32_t return_caps = 1;
+  if (flags & ~return_caps) return 0;
+  switch (opcode) {
+    case IBV_WR_SEND:
+    case IBV_WR_SEND_WITH_IMM:
+    case IBV_WR_SEND_WITH_INV:
+    case IBV_WR_RDMA_WRITE:
+    case IBV_WR_RDMA_WRITE_WITH_IMM:
+    case IBV_WR_RDMA_READ:
+      return flags & return_caps ? 3 : 1;
+    default:
+      return 0;
+  }
 }
 
 }  // namespace
@@ -479,7 +497,9 @@ ADVERB_API int ibv_query_qp(ibv_qp* qp, ibv_qp_attr* attr, int, ibv_qp_init_attr
   return guarded([&] { return query_qp(*of(qp), *attr, *init); });
 }
 
-ADVERB_API int ibv_query_qp_data_in_order(ibv_qp*, ibv_wr_opcode, std::uint32_t) { return 0; }
+ADVERB_API int ibv_query_qp_data_in_order(ibv_qp*, ibv_wr_opcode opcode, std::uint32_t flags) {
+  return data_in_order(opcode, flags);
+}
 
 ADVERB_API int ibv_query_ece(ibv_qp*, ibv_ece*) { return EOPNOTSUPP; }
 ADVERB_API int ibv_set_ece(ibv_qp*, ibv_ece*) { return EOPNOTSUPP; }

@@ -48,7 +48,6 @@ void fill_unsupported(verbs_context& v) {
   fill(v.destroy_flow_action);
   fill(v.create_flow_action_esp);
   fill(v.modify_qp_rate_limit);
-  fill(v.modify_cq);
   fill(v.post_srq_ops);
   fill(v.destroy_rwq_ind_table);
   fill(v.create_rwq_ind_table);
@@ -75,6 +74,7 @@ void fill_slots(Context& context) {
   v.query_device_ex = query_device_ex;
   v.query_rt_values = query_rt_values;
   v.create_cq_ex = create_cq_ex;
+  v.modify_cq = modify_cq;
   v.create_qp_ex = create_qp_ex;
   v.create_srq_ex = create_srq_ex;
   v.get_srq_num = get_srq_num;

@@ -20,7 +20,7 @@ ibv_srq* create_srq(ibv_pd* p, void* srq_context, ibv_srq_attr& attr, XrcPart xr
   static std::atomic<std::uint32_t> next_number{1};
   if (const int error = fault(Call::create_srq)) return errno = error, nullptr;
   Pd* pd = of(p);
-  if (!pd->context->alive()) return errno = EIO, nullptr;
+  if (!pd->context->works()) return errno = EIO, nullptr;
   if (const int error = live().check(p, Kind::pd)) return fail(error, "create_srq: no such PD");
   if (attr.max_wr < 1 || attr.max_wr > max_srq_wr)
     return fail(EINVAL, "create_srq: max_wr {} of at most {}", attr.max_wr, max_srq_wr);
@@ -54,7 +54,7 @@ ibv_srq* create_srq(ibv_pd* p, void* srq_context, ibv_srq_attr& attr, XrcPart xr
 int modify_srq(ibv_srq* s, const ibv_srq_attr& attr, int mask) {
   if (const int error = fault(Call::modify_srq)) return error;
   Srq& srq = *of(s);
-  if (!srq.context->alive()) return EIO;
+  if (!srq.context->works()) return EIO;
   if (const int error = live().check(s, Kind::srq)) return error;
   if (mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT)) return EINVAL;
   if (mask & IBV_SRQ_MAX_WR)
@@ -133,7 +133,7 @@ ADVERB_API int ibv_modify_srq(ibv_srq* srq, ibv_srq_attr* attr, int mask) {
 ADVERB_API int ibv_query_srq(ibv_srq* s, ibv_srq_attr* attr) {
   if (const int error = fault(Call::query_srq)) return error;
   Srq& srq = *of(s);
-  if (!srq.context->alive()) return EIO;
+  if (!srq.context->works()) return EIO;
   if (const int error = live().check(s, Kind::srq)) return error;
   *attr = {.max_wr = srq.queue->queue.depth(),
            .max_sge = srq.queue->queue.max_sge(),

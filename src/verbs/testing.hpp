@@ -5,15 +5,44 @@
 
 #include <gtest/gtest.h>
 #include <infiniband/verbs.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <string>
 #include <vector>
 
 namespace adverb::verbs {
+
+// The library reads its settings once.  A test that begins with
+//   if (!run_alone({"ADVERB_LIMITS=max_qp=4"})) return;
+// runs in a process of its own that has these; in the first one this fails the test when that does.
+inline bool run_alone(const std::vector<std::string>& settings) {
+  if (std::getenv("ADVERB_TEST_ALONE")) return true;
+  const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+  std::string filter =
+      std::string("--gtest_filter=") + test->test_suite_name() + "." + test->name();
+  std::vector<std::string> words = settings;
+  words.emplace_back("ADVERB_TEST_ALONE=1");
+  std::vector<char*> env;
+  for (std::string& w : words) env.push_back(w.data());
+  for (char** e = environ; *e; ++e) env.push_back(*e);
+  env.push_back(nullptr);
+  std::string self = "/proc/self/exe";
+  char* argv[] = {self.data(), filter.data(), nullptr};
+  pid_t child = 0;
+  int status = -1;
+  EXPECT_EQ(posix_spawn(&child, self.c_str(), nullptr, nullptr, argv, env.data()), 0);
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0) << "in its own process";
+  return false;
+}
 
 struct Verbs : testing::Test {
   ibv_device** list = nullptr;

@@ -17,7 +17,7 @@ constexpr std::uint64_t max_window = 1ull << 31;
 ibv_mw* do_alloc_mw(ibv_pd* p, ibv_mw_type type) {
   if (const int error = fault(Call::alloc_mw)) return errno = error, nullptr;
   Pd* pd = of(p);
-  if (!pd->context->alive()) return errno = EIO, nullptr;
+  if (!pd->context->works()) return errno = EIO, nullptr;
   if (!live().contains(p, Kind::pd)) return fail(EINVAL, "alloc_mw: no such PD");
   if (type != IBV_MW_TYPE_1 && type != IBV_MW_TYPE_2)
     return fail(EINVAL, "alloc_mw: unknown type {}", static_cast<unsigned>(type));
@@ -82,7 +82,7 @@ Refusal check_type_1(const ibv_mw& mw, const ibv_mw_bind_info& info) {
 int do_bind_mw(ibv_qp* q, ibv_mw* mw, const ibv_mw_bind& bind) {
   if (const int error = fault(Call::bind_mw)) return error;
   Qp& qp = *of(q);
-  if (!qp.context->alive()) return EIO;
+  if (!qp.context->works()) return EIO;
   if (const int error = live().check(mw, Kind::mw)) return error;
   Refusal refusal = check_type_1(*mw, bind.bind_info);
   if (!refusal) {

@@ -14,7 +14,7 @@ ibv_xrcd* do_open_xrcd(ibv_context* c, const ibv_xrcd_init_attr& a) {
   constexpr std::uint32_t all = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
   if (const int error = fault(Call::open_xrcd)) return errno = error, nullptr;
   Context* context = of(c);
-  if (!context->alive()) return errno = EIO, nullptr;
+  if (!context->works()) return errno = EIO, nullptr;
   if (a.comp_mask & ~all) return errno = EOPNOTSUPP, nullptr;
   if (a.comp_mask != all)
     return fail(EINVAL, "open_xrcd: comp_mask {:#x} lacks FD or OFLAGS", a.comp_mask);
