@@ -62,7 +62,10 @@ namespace adverb::engine {
   X(writes) \
   X(reads) \
   X(atomics) \
-  X(recvs)
+  X(recvs) \
+  X(rx_write_requests)          /* received by the responder, once a message */ \
+  X(rx_read_requests) \
+  X(rx_atomic_requests)
 // clang-format on
 
 struct Counters {

@@ -316,7 +316,7 @@ bool Requester::emit_datagram(TxBurst& tx, SendWqe& wqe) {
   if (wqe.pd_of_ah != q_.pd)
     return fail(WcStatus::loc_qp_op_err), false;  //= IBTA 10.2.2.2: PD of the address handle
   if (wqe.length > q_.mtu) {                      // IBTA C10-93.1.1: no packet, and no error
-    advance(wqe, 1);
+    advance(wqe, wqe.packets);
     complete_unacknowledged();
     return true;
   }

@@ -221,10 +221,13 @@ Verdict Responder::execute(const wire::Packet& p, const wire::OpcodeInfo& info) 
     case Verb::send:
       return execute_send(p, info);
     case Verb::write:
+      e_.counters_.rx_write_requests += info.starts();
       return execute_write(p, info);
     case Verb::read:
+      ++e_.counters_.rx_read_requests;
       return execute_read(p);
     case Verb::atomic:
+      ++e_.counters_.rx_atomic_requests;
       return execute_atomic(p, info);
     case Verb::flush:
       return execute_flush(p);
