@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nic/enumerate.hpp"
+#include "nic/settings.hpp"
 
 namespace adverb::cli {
 
@@ -19,7 +20,9 @@ static nlohmann::ordered_json describe(const nic::DeviceInfo& device) {
   auto gids = nlohmann::ordered_json::array();
   for (unsigned i = 0; i < device.gids.size(); ++i)
     if (device.gids[i] != Gid{})
-      gids.push_back({{"index", i}, {"gid", text(device.gids[i])}, {"type", "RoCE v2"}});
+      gids.push_back({{"index", i},
+                      {"gid", text(device.gids[i])},
+                      {"type", nic::is_roce_v1(i) ? "RoCE v1" : "RoCE v2"}});
   std::string guid;
   for (const unsigned byte : device.guid) guid += fmt::format("{:02x}", byte);
   return {{"name", device.name},
@@ -34,6 +37,10 @@ static nlohmann::ordered_json describe(const nic::DeviceInfo& device) {
 }
 
 int devices(bool json) {
+  if (const auto settings = nic::read_settings(); !settings) {
+    fmt::print(stderr, "adverb: {}\n", settings.error());
+    return 2;
+  }
   auto list = nlohmann::ordered_json::array();
   for (const nic::DeviceInfo& device : nic::enumerate()) list.push_back(describe(device));
   if (json) {
@@ -46,7 +53,8 @@ int devices(bool json) {
                device["netdev"].get<std::string>(), device["state"].get<std::string>(),
                device["active_mtu"].get<unsigned>(), device["netdev_mtu"].get<unsigned>());
     for (const auto& gid : device["gids"])
-      fmt::print("  GID {}  {}\n", gid["index"].get<unsigned>(), gid["gid"].get<std::string>());
+      fmt::print("  GID {}  {}  {}\n", gid["index"].get<unsigned>(), gid["gid"].get<std::string>(),
+                 gid["type"].get<std::string>());
   }
   return 0;
 }

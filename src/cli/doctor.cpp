@@ -191,7 +191,8 @@ Finding check_gso() {
 // Whether a device cuts bundles as the ICRC over IPv4 assumes; looked at on the wire itself.
 Finding check_segments(const nic::DeviceInfo& device) {
   Finding f{"bundles on " + device.netdev};
-  const Gid& address = device.gids[0];
+  const auto found = std::ranges::find_if(device.gids, [](const Gid& g) { return g.is_v4(); });
+  const Gid address = found == device.gids.end() ? Gid{} : *found;
   if (!address.is_v4()) {
     f.found = "no IPv4 address, so nothing depends on them";
     return f;
@@ -230,8 +231,8 @@ Finding check_descriptors(const std::vector<nic::DeviceInfo>& devices) {
   getrlimit(RLIMIT_NOFILE, &limit);
   std::size_t addresses = 0;
   for (const auto& device : devices)
-    addresses += std::count_if(device.gids.begin(), device.gids.end(),
-                               [](const Gid& g) { return !g.is_zero(); });
+    for (unsigned i = 0; i < device.gids.size(); ++i)
+      addresses += !device.gids[i].is_zero() && !nic::is_roce_v1(i);
   const std::size_t need = 64 + addresses * (1u << Qpn::slot_bits);
   f.found = fmt::format("hard limit {}", limit.rlim_max);
   if (limit.rlim_max < need) {

@@ -14,6 +14,7 @@
 #include "cli/devices.hpp"
 #include "cli/doctor.hpp"
 #include "cli/faults.hpp"
+#include "cli/profiles.hpp"
 #include "cli/run.hpp"
 #include "cli/sim.hpp"
 
@@ -28,10 +29,18 @@ struct RunOption {
 constexpr RunOption run_options[] = {
     {"--device", "ADVERB_DEVICE", "NAME,...",
      "show only these devices or network interfaces (adverb0, eth0)"},
+    {"--device-name", "ADVERB_DEVICE_NAME", "PREFIX",
+     "call devices PREFIX0, PREFIX1, ... (default adverb; mlx5_ for programs that look at it)"},
+    {"--vendor-id", "ADVERB_VENDOR_ID", "N",
+     "vendor_id that programs see (default 0xadbe, or 0x02c9 with a part id)"},
     {"--part-id", "ADVERB_PART_ID", "N",
      "vendor_part_id that programs see, such as 4119 (ConnectX-5)"},
-    {"--device-name", "ADVERB_DEVICE_NAME", "PREFIX",
-     "call devices PREFIX0, PREFIX1, ... (default adverb)"},
+    {"--profile", "ADVERB_PROFILE", "mlx5|rxe|strict",
+     "whose behaviour to show where devices differ (default mlx5; adverb profiles)"},
+    {"--limits", "ADVERB_LIMITS", "NAME=VALUE,...",
+     "imitate a smaller NIC: max_qp=16,max_mr=8,memlock=64k (adverb profiles lists them)"},
+    {"--gid-layout", "ADVERB_GID_LAYOUT", "default|mlx5|rxe",
+     "order of the GID table: index 0 works; 3 is IPv4, with RoCE v1 entries; 1 is IPv4"},
     {"--gso", "ADVERB_GSO", "on|off", "hand the kernel many packets in one call (default on)"},
     {"--log", "ADVERB_LOG", "LEVEL",
      "error, warn, info or debug (default warn), to standard error"},
@@ -174,11 +183,12 @@ int start(std::vector<std::string> words) {
     if (o.option == std::string("--gso")) option->check(CLI::IsMember({"on", "off"}));
     if (o.option == std::string("--log"))
       option->check(CLI::IsMember({"error", "warn", "info", "debug"}));
-    if (o.option == std::string("--part-id")) option->check(CLI::Range(0u, 0xffffffffu));
   }
   bool json = false;
   CLI::App* devices = app.add_subcommand("devices", "list the devices that programs see here");
   devices->add_flag("--json", json, "machine-readable");
+  CLI::App* profiles = app.add_subcommand(
+      "profiles", "list in what the profiles of adverb run differ, and the limits it can set");
   CLI::App* doctor =
       app.add_subcommand("doctor", "say what would stop Adverb on this machine, and the remedy");
   doctor->add_flag("--json", json, "machine-readable");
@@ -201,6 +211,7 @@ int start(std::vector<std::string> words) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : run->parsed() ? adverb::cli::exit_failure : 2;
   }
+  if (profiles->parsed()) return adverb::cli::profiles();
   if (devices->parsed()) return adverb::cli::devices(json);
   if (faults->parsed()) return adverb::cli::check_faults(rules);
   if (doctor->parsed()) return adverb::cli::doctor(json);

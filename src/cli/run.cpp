@@ -11,6 +11,7 @@
 #include "cli/faults.hpp"
 #include "cli/program.hpp"
 #include "cli/supervise.hpp"
+#include "nic/settings.hpp"
 
 namespace adverb::cli {
 
@@ -80,6 +81,10 @@ static int run_counted(FaultCount& faults, bool must_fire, bool report,
 
 int run(const std::vector<Variable>& variables, std::vector<std::string> command) {
   if (const int status = set_environment(variables)) return status;
+  if (const auto settings = nic::read_settings(); !settings) {
+    fmt::print(stderr, "adverb: {}\n", settings.error());
+    return exit_failure;
+  }
   if (const auto program = find_program(command.front())) {
     if (const std::string obstacle = preload_obstacle(*program); !obstacle.empty())
       fmt::print(stderr,

@@ -18,6 +18,7 @@
 #include "base/prng.hpp"
 #include "nic/log.hpp"
 #include "nic/netlink.hpp"
+#include "nic/settings.hpp"
 
 namespace adverb::nic {
 namespace {
@@ -98,20 +99,46 @@ std::uint32_t speed_of(const std::string& netdev) {
   return speed == static_cast<std::uint32_t>(SPEED_UNKNOWN) ? 0 : speed;
 }
 
-// IPv4, then IPv6, then link-local; the last entry stays empty.
-unsigned fill_gids(const std::vector<Address>& all, unsigned ifindex, GidTable& out) {
-  unsigned count = 0;
+// Each costs adverbd a pool of sockets.
+constexpr unsigned most_addresses = 7;
+static_assert(2 * most_addresses < gid_table_length);  // the last entry stays empty
+
+// Entries that belong together: a pair for RoCE v1 and v2, or one.
+unsigned entries_an_address() { return settings().gid_layout == GidLayout::mlx5 ? 2 : 1; }
+
+// IPv4, then IPv6, then link-local.
+std::vector<Gid> usable_gids(const std::vector<Address>& all, unsigned ifindex) {
+  std::vector<Gid> out;
   auto add = [&](auto&& wanted) {
     for (const Address& a : all) {
       if (a.ifindex != ifindex || !a.usable || a.gid.is_zero() || !wanted(a)) continue;
-      if (std::find(out.begin(), out.begin() + count, a.gid) != out.begin() + count) continue;
-      if (count < gid_table_length - 1) out[count++] = a.gid;
+      if (std::find(out.begin(), out.end(), a.gid) == out.end()) out.push_back(a.gid);
     }
   };
   add([](const Address& a) { return a.gid.is_v4() && a.gid.v4() != 0; });
   add([](const Address& a) { return !a.gid.is_v4() && !a.link_local; });
   add([](const Address& a) { return a.link_local; });
-  return count;
+  return out;
+}
+
+// The kernel's tables begin with the port's own GID, which is link-local, and IPv4 comes behind it:
+// what is last here goes in front, or an empty entry when there is nothing but IPv4.
+void put_link_local_first(std::vector<Gid>& gids) {
+  if (gids.empty() || gids.back().is_v4())
+    gids.insert(gids.begin(), Gid{});
+  else
+    std::rotate(gids.begin(), gids.end() - 1, gids.end());
+}
+
+// False: there is no address.
+bool fill_gids(const std::vector<Address>& all, unsigned ifindex, GidTable& out) {
+  std::vector<Gid> gids = usable_gids(all, ifindex);
+  if (gids.empty()) return false;
+  if (settings().gid_layout != GidLayout::standard) put_link_local_first(gids);
+  const unsigned each = entries_an_address();
+  for (std::size_t i = 0; i < std::min<std::size_t>(gids.size(), most_addresses); ++i)
+    std::fill_n(out.begin() + static_cast<std::ptrdiff_t>(i * each), each, gids[i]);
+  return true;
 }
 
 bool selected(const DeviceInfo& info) {
@@ -151,13 +178,20 @@ GidTable follow(const GidTable& old, const GidTable& wanted) {
   GidTable table = old;
   for (Gid& gid : table)
     if (!in(wanted, gid)) gid = Gid{};
+  const unsigned each = entries_an_address();
   for (const Gid& gid : wanted) {
     if (gid.is_zero() || in(table, gid)) continue;
-    const auto last = table.end() - 1;  // stays empty
-    const auto room = std::find(table.begin(), last, Gid{});
-    if (room != last) *room = gid;
+    for (unsigned i = 0; i < most_addresses * each; i += each) {
+      if (!table[i].is_zero()) continue;
+      std::fill_n(table.begin() + i, each, gid);
+      break;
+    }
   }
   return table;
+}
+
+bool is_roce_v1(unsigned gid_index) {
+  return settings().gid_layout == GidLayout::mlx5 && gid_index % 2 == 0;
 }
 
 std::vector<DeviceInfo> enumerate() {
@@ -166,14 +200,13 @@ std::vector<DeviceInfo> enumerate() {
   std::sort(links.begin(), links.end(), [](const Link& a, const Link& b) {
     return a.loopback != b.loopback ? b.loopback : a.ifindex < b.ifindex;
   });
-  const char* prefix = std::getenv("ADVERB_DEVICE_NAME");
-  const std::string name = prefix && *prefix ? prefix : "adverb";
+  const std::string name = read_settings().value_or(settings()).device_name;
   const std::uint32_t cap = mtu_cap();
   std::vector<DeviceInfo> devices;
   for (const Link& link : links) {
     DeviceInfo info;
     if (!link.up || !fit_mtu(link.mtu, cap, info.active_mtu)) continue;
-    if (fill_gids(addresses, link.ifindex, info.gids) == 0) continue;
+    if (!fill_gids(addresses, link.ifindex, info.gids)) continue;
     info.name = name + std::to_string(devices.size());
     info.netdev = link.name;
     info.ifindex = link.ifindex;

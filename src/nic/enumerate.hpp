@@ -13,7 +13,7 @@
 
 namespace adverb::nic {
 
-inline constexpr unsigned gid_table_length = 8;
+inline constexpr unsigned gid_table_length = 16;
 using GidTable = std::array<Gid, gid_table_length>;
 
 struct DeviceInfo {
@@ -26,10 +26,13 @@ struct DeviceInfo {
       max_mtu{};  // active: the largest IB MTU that fits netdev_mtu less the headers
   bool up{};
   std::uint32_t speed_mbps{};  // of the netdev; 0 unknown
-  // RoCE v2 entries; IPv4 first, so that index 0 works with the samples' `-g 0` and perftest's
-  // default choice.  The last entry is always empty.
+  // In the order of settings().gid_layout.  The last entry is always empty.
   GidTable gids{};
 };
+
+// An entry of the table, if it is not empty, is RoCE v1's: layout mlx5 shows them, in front of the
+// same address for RoCE v2.
+bool is_roce_v1(unsigned gid_index);
 
 // Honours ADVERB_DEVICE (comma-separated device or interface names) and ADVERB_DEVICE_NAME (prefix;
 // default "adverb").

@@ -72,6 +72,7 @@ void Device::Impl::follow_addresses() {
 // Returns what the entry holds now: `to`, or nothing when that address cannot be served.
 Gid Device::Impl::change_gid(unsigned index, const Gid& from, const Gid& to) {
   port::LocalAddress address{.gid_index = index, .gid = to, .ifindex = info.ifindex};
+  if (is_roce_v1(index)) return to;
   if (!to.is_zero()) {
     auto socket = client->receive_socket(to, info.ifindex);
     if (socket)

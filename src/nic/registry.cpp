@@ -19,6 +19,7 @@
 #include "nic/fault_plane.hpp"
 #include "nic/log.hpp"
 #include "nic/netlink.hpp"
+#include "nic/settings.hpp"
 #include "nic/stats.hpp"
 #include "port/udp_port.hpp"
 
@@ -54,7 +55,7 @@ std::expected<port::UdpPortConfig, OpenError> make_port_config(DeviceInfo& info,
   config.gro = !switched_off("ADVERB_GRO");
   OpenError last{ENODEV, "no address on " + info.netdev};
   for (unsigned i = 0; i < info.gids.size(); ++i) {
-    if (info.gids[i].is_zero()) continue;
+    if (info.gids[i].is_zero() || is_roce_v1(i)) continue;
     auto socket = client.receive_socket(info.gids[i], info.ifindex);
     if (socket) {
       config.addresses.push_back({.gid_index = i,
@@ -99,6 +100,9 @@ engine::EngineConfig make_engine_config(const DeviceInfo& info, unsigned slot,
   const std::uint64_t half_of_it = config.read_budget / 2 / engine::frame_cost(4096);
   config.read_chunk_packets = static_cast<std::uint32_t>(
       std::clamp<std::uint64_t>(half_of_it, 1, config.read_chunk_packets));
+  const Behaviour& behaviour = settings().behaviour;
+  config.max_msg_size = behaviour[Point::max_msg_sz];
+  config.long_datagram_fails = behaviour[Point::long_datagram];
   // A peer whose application has just stopped polling answers within a millisecond.
   config.min_ack_timeout = 2ms;
   return config;

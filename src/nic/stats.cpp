@@ -43,6 +43,14 @@ void add_port(std::string& line, const port::PortCounters& c) {
 #undef ADVERB_PORT_COUNTER
 }
 
+// What a port counts by the names in its folder `counters` (data: words of four bytes).
+void add_counters(std::string& line, const engine::Counters& c) {
+  add(line, "port_xmit_packets", c.sent_pkts);
+  add(line, "port_rcv_packets", c.rcvd_pkts);
+  add(line, "port_xmit_data", c.sent_bytes / 4);
+  add(line, "port_rcv_data", c.rcvd_bytes / 4);
+}
+
 }  // namespace
 
 std::string stats_line(const Device::Impl& impl) {
@@ -52,6 +60,8 @@ std::string stats_line(const Device::Impl& impl) {
   engine::for_each_counter(
       impl.engine->counters(),
       [&](std::string_view name, std::uint64_t value) { add(line, name, value); });
+  line += R"(},"counters":{)";
+  add_counters(line, impl.engine->counters());
   line += R"(},"port":{)";
   add_port(line, impl.port->counters());
   line += R"(},"threads":{)";

@@ -25,6 +25,11 @@ int make_address(const Context& context, const ibv_ah_attr& a, const char* who,
                   who);
   if (a.grh.sgid_index >= nic::gid_table_length || info.gids[a.grh.sgid_index].is_zero())
     return refuse(EINVAL, "{}: GID index {} of {} is empty", who, a.grh.sgid_index, info.name);
+  if (nic::is_roce_v1(a.grh.sgid_index))
+    return refuse(EINVAL,
+                  "{}: GID index {} of {} is RoCE v1, which is not spoken; {} is the same "
+                  "address for RoCE v2",
+                  who, a.grh.sgid_index, info.name, a.grh.sgid_index + 1);
   std::memcpy(out.dgid.bytes.data(), a.grh.dgid.raw, 16);
   out.flow_label = a.grh.flow_label & 0xfffff;
   out.sgid_index = a.grh.sgid_index;
@@ -55,6 +60,8 @@ ibv_ah* create_ah(ibv_pd* p, const ibv_ah_attr& attr) {
   if (const int error = live().check(p, Kind::pd)) return fail(error, "create_ah: no such PD");
   auto ah = std::make_unique<Ah>();
   if (const int error = make_address(*pd->context, attr, "create_ah", ah->av))
+    return errno = error, nullptr;
+  if (const int error = ah->claim.hold(pd->context->use(), Limit::max_ah, 1, "create_ah"))
     return errno = error, nullptr;
   ah->pd = pd;
   ah->ah = {.context = p->context, .pd = p, .handle = next_handle()};
@@ -135,6 +142,7 @@ int find_gid(const Context& context, const Gid& gid, std::uint8_t& index) {
   const auto found = std::find(gids.begin(), gids.end(), gid);
   if (found == gids.end()) return EINVAL;
   index = static_cast<std::uint8_t>(found - gids.begin());
+  if (nic::is_roce_v1(index)) ++index;  // the pair's other entry
   return 0;
 }
 

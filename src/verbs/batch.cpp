@@ -29,7 +29,8 @@ Batch::Batch(Pd& pd, const ibv_qp_cap& cap, std::uint64_t ops)
   const std::size_t of_wqes = capacity * sizeof(SendWqe),
                     of_sges = std::size_t{capacity} * max_sge * sizeof(engine::Sge),
                     of_inline = std::size_t{capacity} * max_inline;
-  memory = allocate(pd, of_wqes + of_sges + of_inline, 64, resource_batch);
+  memory =
+      allocate(pd, std::max<std::size_t>(of_wqes + of_sges + of_inline, 64), 64, resource_batch);
   auto* at = static_cast<std::byte*>(memory.get());
   wqes = reinterpret_cast<SendWqe*>(at);
   std::uninitialized_value_construct_n(wqes, capacity);
@@ -94,8 +95,8 @@ void rdma_write_imm(ibv_qp_ex* q, std::uint32_t rkey, std::uint64_t address, __b
 void flush(ibv_qp_ex* q, std::uint32_t rkey, std::uint64_t address, std::size_t length,
            std::uint8_t type, std::uint8_t level) {
   add_remote(q, WrOpcode::flush, rkey, address);
-  if (length > max_msg_size)
-    return batch_of(q).refuse_with(EINVAL, "message longer than max_msg_sz");
+  if (length > longest_message)
+    return batch_of(q).refuse_with(EINVAL, "a FLUSH of more than 2^31 bytes");
   if (SendWqe* w = batch_of(q).last()) {
     w->length = static_cast<std::uint32_t>(length);
     w->flush_type = type;
@@ -118,7 +119,8 @@ void set_inline_list(ibv_qp_ex* q, std::size_t n, const ibv_data_buf* list) {
   std::uint64_t length = 0;
   for (std::size_t i = 0; i < n; ++i) {
     if (list[i].length > b.max_inline - length)
-      return b.refuse_with(ENOMEM, "inline data longer than max_inline_data");
+      return b.refuse_with(behaviour().error(Point::inline_too_long),
+                           "inline data longer than max_inline_data");
     length += list[i].length;
   }
   std::uint8_t* to = b.inline_of_last();
@@ -151,13 +153,13 @@ void set_sge_list(ibv_qp_ex* q, std::size_t n, const ibv_sge* list) {
   Batch& b = batch_of(q);
   SendWqe* w = b.last();
   if (!w) return;
-  if (n > b.max_sge) return b.refuse_with(EINVAL, "num_sge > max_send_sge");
+  if (n > b.max_sge)
+    return b.refuse_with(behaviour().error(Point::too_many_sges), "num_sge > max_send_sge");
   std::uint64_t length = 0;
   for (std::size_t i = 0; i < n; ++i) length += list[i].length;
-  if (length > max_msg_size) return b.refuse_with(EINVAL, "message longer than max_msg_sz");
   if (n) std::memcpy(static_cast<void*>(b.sges_of_last()), list, n * sizeof *list);
   w->num_sge = static_cast<std::uint8_t>(n);
-  w->length = static_cast<std::uint32_t>(length);
+  w->length = length_in_wqe(length);
 }
 
 void set_sge(ibv_qp_ex* q, std::uint32_t lkey, std::uint64_t address, std::uint32_t length) {
@@ -182,7 +184,8 @@ Refusal check(const Qp& qp, Batch& b) {
   if (b.refusal) return b.refusal;
   for (std::uint32_t i = 0; i < b.count; ++i) {
     const SendWqe& w = b.wqes[i];
-    if (Refusal r = check_request(qp, w.opcode, w.flags, w.num_sge, w.length)) return r;
+    if (Refusal r = check_request(qp, w.opcode, w.flags, w.num_sge, w.length, w.remote_addr))
+      return r;
   }
   return {};
 }

@@ -4,6 +4,7 @@
 // wr_complete posts them all or none.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 
@@ -24,12 +25,18 @@ struct Refusal {
 Refusal check_state(const engine::QueuePair&);
 // num_sge counts the elements of the list, or is 0 for inline data.
 Refusal check_request(const Qp&, engine::WrOpcode, unsigned flags, std::uint64_t num_sge,
-                      std::uint64_t length);
+                      std::uint64_t length, std::uint64_t remote_addr = 0);
 // What a BIND_MW of type 2 asks for (ibv_post_send(3)); what the engine finds is wrong with it is
 // told by its completion.
 Refusal fill_binding(const ibv_mw*, std::uint32_t rkey, const ibv_mw_bind_info&, engine::SendWqe&);
 // Posts one request that has no data.
 Refusal post_one(Qp&, const engine::SendWqe&);
+inline constexpr std::uint64_t longest_message = 1ull << 31;  // IBTA 9.7.4
+// A message that is too long completes with LOC_LEN_ERR, so that the WQE must say that it is,
+// however long it is.
+inline std::uint32_t length_in_wqe(std::uint64_t length) {
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(length, UINT32_MAX));
+}
 void log_refusal(const Qp&, const Refusal&);
 void ring(Qp&);  // the doorbell, after the queue's lock was let go
 // Bytes of inline data that a WQE has room for: the operand of ATOMIC WRITE travels in the WQE,

@@ -50,8 +50,14 @@ void change_references(Channel* channel, int by) {
 }
 
 int check_entries(const char* who, std::int64_t cqe) {
-  if (cqe >= 1 && cqe <= max_cqe) return 0;
-  return refuse(EINVAL, "{}: {} entries asked for, 1 to {} are possible", who, cqe, max_cqe);
+  const auto most = static_cast<std::int64_t>(limit(Limit::max_cqe));
+  if (cqe >= 1 && cqe <= most) return 0;
+  return refuse(EINVAL, "{}: {} entries asked for, 1 to {} are possible", who, cqe, most);
+}
+
+std::uint32_t entries_given(std::int64_t cqe) {
+  return nic::round_up(behaviour().get<nic::Rounding>(Point::cq_size),
+                       static_cast<std::uint32_t>(cqe), limit32(Limit::max_cqe));
 }
 
 std::unique_ptr<Cq> make_cq(ibv_context* c, std::int64_t cqe, void* cq_context,
@@ -67,15 +73,17 @@ std::unique_ptr<Cq> make_cq(ibv_context* c, std::int64_t cqe, void* cq_context,
   auto cq = std::make_unique<Cq>();
   cq->context = context;
   cq->channel = channel ? of(channel) : nullptr;
-  cq->queue = context->device->with_engine([&](engine::Engine& e, Instant) {
-    return e.create_cq(static_cast<std::uint32_t>(cqe), cq.get());
-  });
+  if (const int error = cq->claim.hold(context->use(), Limit::max_cq, 1, "create_cq"))
+    return errno = error, nullptr;
+  const std::uint32_t entries = entries_given(cqe);
+  cq->queue = context->device->with_engine(
+      [&](engine::Engine& e, Instant) { return e.create_cq(entries, cq.get()); });
   if (!cq->queue) return errno = ENOMEM, nullptr;
   ibv_cq& pub = cq->cq;
   pub.context = c;
   pub.channel = channel;
   pub.cq_context = cq_context;
-  pub.cqe = static_cast<int>(cqe);
+  pub.cqe = static_cast<int>(entries);
   pub.handle = next_handle();
   init_sync(pub.mutex, pub.cond);
   change_references(cq->channel, 1);
@@ -88,21 +96,23 @@ std::unique_ptr<Cq> make_cq(ibv_context* c, std::int64_t cqe, void* cq_context,
 int resize_cq(Cq& cq, int cqe) {
   if (const int error = fault(Call::resize_cq)) return error;
   if (!cq.context->works()) return EIO;
+  if (const int error = live().check(&cq.cq, Kind::cq)) return error;
   if (const int error = check_entries("resize_cq", cqe)) return error;
-  const auto capacity = static_cast<std::uint32_t>(cqe);
+  const std::uint32_t capacity = entries_given(cqe);
   engine::CompletionQueue::Ring ring = engine::CompletionQueue::make_ring(capacity);
   const bool fits = cq.context->device->with_engine([&](engine::Engine&, Instant) {
     std::lock_guard hold(cq.queue->lock);
     return cq.queue->resize(capacity, ring);
   });
-  if (!fits) return refuse(EINVAL, "resize_cq: more than {} entries wait to be polled", cqe);
-  cq.cq.cqe = cqe;
+  if (!fits) return refuse(EINVAL, "resize_cq: more than {} entries wait to be polled", capacity);
+  cq.cq.cqe = static_cast<int>(capacity);
   return 0;
 }
 
 int do_modify_cq(Cq& cq, const ibv_modify_cq_attr& a) {
   if (const int error = fault(Call::modify_cq)) return error;
   if (!cq.context->works()) return EIO;
+  if (const int error = live().check(&cq.cq, Kind::cq)) return error;
   if (a.attr_mask & ~static_cast<std::uint32_t>(IBV_CQ_ATTR_RESERVED - 1) || !a.attr_mask)
     return refuse(EINVAL, "modify_cq: attr_mask {:#x}", a.attr_mask);
   if (a.moderate.cq_period > max_moderation_us)

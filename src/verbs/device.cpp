@@ -68,6 +68,8 @@ nic::DeviceInfo info_of(const DeviceObject& object) {
 }
 
 ibv_device** get_device_list(int* number) {
+  if (const auto settings = nic::read_settings(); !settings)
+    return fail(EINVAL, "{}", settings.error());
   if (const int error = load_fault_rules()) return errno = error, nullptr;
   if (const int error = fault(Call::get_device_list)) return errno = error, nullptr;
   DeviceList& list = device_list();
@@ -84,6 +86,7 @@ void watch_forks() {
   static const int once = pthread_atfork(nullptr, nullptr, [] {
     fork_generation.fetch_add(1, std::memory_order_relaxed);
     make_anew(device_list().mutex);
+    for (auto& d : device_list().devices) d->use.clear();
     make_anew(live());  // what it held is the parent's
   });
   (void)once;

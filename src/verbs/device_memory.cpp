@@ -50,8 +50,9 @@ int memcpy_from_dm(void* to, ibv_dm* d, std::uint64_t offset, std::size_t length
 
 int check_attributes(const ibv_alloc_dm_attr& a) {
   if (a.comp_mask) return refuse(EINVAL, "alloc_dm: comp_mask {:#x}", a.comp_mask);
-  if (a.length < 1 || a.length > max_dm_size)
-    return refuse(EINVAL, "alloc_dm: {} bytes, 1 to {} are possible", a.length, max_dm_size);
+  const std::uint64_t most = limit(Limit::max_dm_size);
+  if (a.length < 1 || a.length > most)
+    return refuse(EINVAL, "alloc_dm: {} bytes, 1 to {} are possible", a.length, most);
   if (a.log_align_req > max_log_align)
     return refuse(EINVAL, "alloc_dm: log_align_req {} of at most {}", a.log_align_req,
                   max_log_align);
@@ -65,9 +66,10 @@ ibv_dm* do_alloc_dm(ibv_context* c, const ibv_alloc_dm_attr& a) {
   if (const int error = check_attributes(a)) return errno = error, nullptr;
   Context* context = of(c);
   auto dm = std::make_unique<Dm>();
-  if (context->device_memory.fetch_add(a.length) > max_dm_size - a.length) {
+  const std::uint64_t most = limit(Limit::max_dm_size);
+  if (context->device_memory.fetch_add(a.length) > most - a.length) {
     context->device_memory -= a.length;
-    return fail(ENOMEM, "alloc_dm: less than {} bytes of {} are free", a.length, max_dm_size);
+    return fail(ENOMEM, "alloc_dm: less than {} bytes of {} are free", a.length, most);
   }
   void* p = mmap(nullptr, a.length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) {

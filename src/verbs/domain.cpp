@@ -51,7 +51,10 @@ ibv_pd* alloc_pd(ibv_context* c) {
   if (const int error = fault(Call::alloc_pd)) return errno = error, nullptr;
   Context* context = of(c);
   if (!context->works()) return errno = EIO, nullptr;
-  return enter(make_pd(context, next.fetch_add(1, std::memory_order_relaxed)));
+  auto pd = make_pd(context, next.fetch_add(1, std::memory_order_relaxed));
+  if (const int error = pd->claim.hold(context->use(), Limit::max_pd, 1, "alloc_pd"))
+    return errno = error, nullptr;
+  return enter(std::move(pd));
 }
 
 int dealloc_pd(ibv_pd* p) {

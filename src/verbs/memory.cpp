@@ -24,12 +24,26 @@ int check_access(unsigned access) {
   return 0;
 }
 
+// What a NIC would pin of it: every page that it touches, unless it is paged on demand.
+static std::uint64_t pinned_bytes(const engine::MemoryRegion& r) {
+  constexpr std::uint64_t page = 4096;
+  if (r.access & engine::access_on_demand || r.indirect || r.length == 0) return 0;
+  const auto begin = reinterpret_cast<std::uintptr_t>(r.base);
+  return ((begin + r.length - 1) / page - begin / page + 1) * page;
+}
+
 ibv_mr* add_mr(Pd& pd, engine::MemoryRegion wanted, void* address, std::size_t length, Dm* dm) {
   auto mr = std::make_unique<Mr>();
+  Use& use = pd.context->use();
+  if (const int error = mr->claim.hold(use, Limit::max_mr, 1, "reg_mr"))
+    return errno = error, nullptr;
+  if (const int error =
+          mr->pinned.hold(use, Limit::memlock, dm ? 0 : pinned_bytes(wanted), "reg_mr"))
+    return errno = error, nullptr;
   wanted.pd = pd.id;
   mr->region = pd.context->device->with_engine(
       [&](engine::Engine& e, Instant) { return e.keys().add(wanted); });
-  if (!mr->region) return fail(ENOMEM, "reg_mr: {} memory regions are in use", max_mr);
+  if (!mr->region) return fail(ENOMEM, "reg_mr: no more keys");
   mr->pd = &pd;
   mr->dm = dm;
   mr->mr = {.context = pd.pd.context,
@@ -84,6 +98,8 @@ ibv_mr* reg_mr(ibv_pd* p, void* address, std::size_t length, std::uint64_t iova,
   const bool write = access & IBV_ACCESS_LOCAL_WRITE;
   const bool on_demand = access & IBV_ACCESS_ON_DEMAND;
   if (on_demand && !address && length == SIZE_MAX) return reg_implicit(*pd, iova, access);
+  if (length > limit(Limit::max_mr_size) || (length == 0 && behaviour().error(Point::empty_region)))
+    return fail(EINVAL, "reg_mr: {} bytes of at most {}", length, limit(Limit::max_mr_size));
   if (iova + length < iova)
     return fail(EINVAL, "reg_mr: {} bytes at {:#x} go past the end", length, iova);
   if (const int error = on_demand ? 0 : check_mapped(address, length, write)) {
@@ -175,12 +191,18 @@ int rereg_mr(ibv_mr* m, int flags, ibv_pd* new_pd, void* address, std::size_t le
   const bool on_demand = changed.access & IBV_ACCESS_ON_DEMAND;
   const bool write = changed.access & IBV_ACCESS_LOCAL_WRITE;
   int error = on_demand ? 0 : check_mapped(changed.base, changed.length, write);
+  const std::uint64_t held = mr->pinned.amount();
+  if (!error)
+    if (const int full = mr->pinned.hold(context->use(), Limit::memlock,
+                                         mr->dm ? 0 : pinned_bytes(changed), "rereg_mr"))
+      return errno = full, IBV_REREG_MR_ERR_CMD;
   if (!error) {
     error = context->device->with_engine([&](engine::Engine&, Instant) {
       if (mr->region->windows) return EBUSY;
       *mr->region = changed;
       return 0;
     });
+    if (error) mr->pinned.hold(context->use(), Limit::memlock, held, "rereg_mr");
   }
   if (error)
     return errno = refuse(error, "rereg_mr: {}",

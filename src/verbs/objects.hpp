@@ -18,19 +18,12 @@
 #include "engine/engine.hpp"
 #include "nic/device.hpp"
 #include "verbs/api.hpp"
+#include "verbs/claim.hpp"
 #include "verbs/live_objects.hpp"
 
 namespace adverb::verbs {
 
-// --- limits of the device, as query_device reports them and the creators enforce them
-inline constexpr std::uint32_t max_qp = 16383, max_qp_wr = 32768, max_sge = 32, max_inline = 1024;
-inline constexpr std::uint32_t max_cqe = 4194303, max_srq_wr = 32767, max_srq_sge = 31;
-inline constexpr std::uint32_t max_cq = 65536, max_srq = 65536, max_mr = 65536, max_mw = 65536,
-                               max_pd = 1 << 24, max_ah = 1 << 24;
-inline constexpr std::uint32_t max_rd_atomic = 128;
 inline constexpr std::uint16_t max_moderation_count = 0xffff, max_moderation_us = 4095;
-inline constexpr std::uint64_t max_dm_size = 1 << 20;  // bytes, of each context
-inline constexpr std::uint64_t max_msg_size = 1ull << 31;
 
 // Counted up in every forked child: what was opened before is dead there (design D3).
 extern std::atomic<unsigned> fork_generation;
@@ -43,6 +36,7 @@ struct DeviceObject {
   void* ops = nullptr;
   std::byte verbs_device[712 - 672]{};
   nic::DeviceInfo info;
+  Use use;
 };
 static_assert(offsetof(DeviceObject, ops) == 664 && offsetof(DeviceObject, info) >= 712);
 inline DeviceObject* of(ibv_device* d) { return reinterpret_cast<DeviceObject*>(d); }
@@ -99,6 +93,7 @@ struct Context final : nic::EventSink {
   // Nor the context of a device that failed: everything but destroy calls may go on.
   bool works() const { return alive() && !failed.load(std::memory_order_relaxed); }
   nic::DeviceInfo info() const { return device->info(); }
+  Use& use() const { return object->use; }
   void release();
   void on_event(const engine::EventRecord&) override;
   void on_port_event(engine::AsyncEvent) override;
@@ -128,6 +123,7 @@ struct Pd {
   Context* context = nullptr;
   engine::PdId id = 0;
   std::atomic<std::uint32_t> references{0};
+  Claim claim;
   // Of a parent domain: the domain that it stands for (null: this is a protection domain), and what
   // it adds.
   Pd* domain = nullptr;
@@ -149,6 +145,7 @@ struct Mr {
   ibv_mr mr{};
   Pd* pd = nullptr;
   Dm* dm = nullptr;  // null: host memory
+  Claim claim, pinned;
   engine::MemoryRegion* region = nullptr;
 };
 inline Mr* of(ibv_mr* m) { return reinterpret_cast<Mr*>(m); }
@@ -156,6 +153,7 @@ inline Mr* of(ibv_mr* m) { return reinterpret_cast<Mr*>(m); }
 struct Mw {
   ibv_mw mw{};
   Pd* pd = nullptr;
+  Claim claim;
   engine::MemoryRegion* window = nullptr;
 };
 inline Mw* of(ibv_mw* m) { return reinterpret_cast<Mw*>(m); }
@@ -175,6 +173,7 @@ struct Cq {
   Context* context = nullptr;
   Channel* channel = nullptr;
   Pd* domain = nullptr;  // the parent domain that it was made in, or null
+  Claim claim;
   engine::CompletionQueue* queue = nullptr;
   // What was written for the application to read, less what was purged.
   std::atomic<std::uint32_t> comp_events{0}, async_events{0};
@@ -200,6 +199,7 @@ struct Srq {
   Pd* pd = nullptr;
   Xrcd* xrcd = nullptr;  // of an XRC SRQ
   engine::SharedReceiveQueue* queue = nullptr;
+  Claim claim;
   std::uint32_t number = 0;
   std::atomic<std::uint32_t> async_events{0};
 };
@@ -221,6 +221,7 @@ struct Qp {
   // An XRC target may be open more than once (ibv_open_qp(3)): pair->user is the first of its
   // handles.
   Qp* next_handle = nullptr;
+  Claim claim, responder_resources;
   ibv_qp_cap cap{};
   bool sq_sig_all = false;
   std::atomic<std::uint32_t> async_events{0};
@@ -234,6 +235,7 @@ inline Qp* of(ibv_qp_ex* q) { return reinterpret_cast<Qp*>(q); }
 struct Ah {
   ibv_ah ah{};
   Pd* pd = nullptr;
+  Claim claim;
   engine::AddressVector av{};
 };
 inline Ah* of(ibv_ah* a) { return reinterpret_cast<Ah*>(a); }

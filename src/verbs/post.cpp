@@ -38,6 +38,9 @@ constexpr unsigned inline_opcodes =
     bit(WrOpcode::rdma_write) | bit(WrOpcode::rdma_write_with_imm) | bit(WrOpcode::atomic_write);
 
 bool allowed(QpType type, WrOpcode opcode) {
+  // The engine completes what UC has not with LOC_QP_OP_ERR.
+  const bool uc_passes_on =
+      behaviour().get<nic::Wrong>(Point::wrong_operation) == nic::Wrong::completes;
   unsigned mask = 0;  // an XRC target sends nothing
   switch (type) {
     case QpType::rc:
@@ -45,7 +48,7 @@ bool allowed(QpType type, WrOpcode opcode) {
       mask = rc_opcodes;
       break;
     case QpType::uc:
-      mask = uc_opcodes;
+      mask = uc_passes_on ? rc_opcodes : uc_opcodes;
       break;
     case QpType::ud:
       mask = ud_opcodes;
@@ -108,11 +111,12 @@ Refusal append(const Qp& qp, engine::SendQueue& sq, const ibv_send_wr& wr) {
   const int num_sge = bit(opcode) & opcodes_without_data ? 0 : wr.num_sge;
   // Before the list is looked at: it may be shorter than an absurd number says.
   if (num_sge < 0) return {EINVAL, "negative num_sge"};
-  if (static_cast<unsigned>(num_sge) > (inlined ? max_sge : qp.cap.max_send_sge))
-    return {EINVAL, "num_sge > max_send_sge"};
+  if (static_cast<unsigned>(num_sge) > qp.cap.max_send_sge)
+    return {behaviour().error(Point::too_many_sges), "num_sge > max_send_sge"};
   const std::uint64_t length = length_of(wr.sg_list, num_sge);
   const auto elements = static_cast<std::uint64_t>(num_sge);
-  if (Refusal r = check_request(qp, opcode, wr.send_flags, inlined ? 0 : elements, length))
+  if (Refusal r = check_request(qp, opcode, wr.send_flags, inlined ? 0 : elements, length,
+                                wr.wr.atomic.remote_addr))
     return r;
   if (qp.pair->type == QpType::ud && !wr.wr.ud.ah) return {EINVAL, "no address handle"};
   engine::SendWqe* w = sq.reserve();
@@ -120,7 +124,7 @@ Refusal append(const Qp& qp, engine::SendQueue& sq, const ibv_send_wr& wr) {
   w->wr_id = wr.wr_id;
   w->opcode = opcode;
   w->flags = static_cast<std::uint8_t>(wr.send_flags);
-  w->length = static_cast<std::uint32_t>(length);
+  w->length = length_in_wqe(length);
   if (inlined) {
     std::uint8_t* to = sq.inline_of_reserved();
     for (int i = 0; i < num_sge; ++i) {
@@ -152,16 +156,23 @@ Refusal check_state(const engine::QueuePair& pair) {
 }
 
 Refusal check_request(const Qp& qp, WrOpcode opcode, unsigned flags, std::uint64_t num_sge,
-                      std::uint64_t length) {
+                      std::uint64_t length, std::uint64_t remote_addr) {
   if (!allowed(qp.pair->type, opcode)) return {EINVAL, "this QP type has no such operation"};
   if (flags & ~0xfu) return {EINVAL, "unsupported send flags"};
-  if (num_sge > qp.cap.max_send_sge) return {EINVAL, "num_sge > max_send_sge"};
-  if (length > max_msg_size) return {EINVAL, "message longer than max_msg_sz"};
+  if (num_sge > qp.cap.max_send_sge)
+    return {behaviour().error(Point::too_many_sges), "num_sge > max_send_sge"};
+  if (opcode == WrOpcode::rdma_read && num_sge > limit(Limit::max_sge_rd))
+    return {EINVAL, "num_sge > max_sge_rd"};
+  const bool atomic =
+      opcode == WrOpcode::atomic_cmp_and_swp || opcode == WrOpcode::atomic_fetch_and_add;
+  if (atomic && remote_addr % 8 &&
+      behaviour().get<nic::Wrong>(Point::misaligned_atomic) == nic::Wrong::refused)
+    return {EINVAL, "an atomic's address is a multiple of 8"};
   if (flags & IBV_SEND_INLINE) {
     if (!(bit(opcode) & inline_opcodes)) return {EINVAL, "this operation has no inline data"};
     const bool operand = opcode == WrOpcode::atomic_write;  // has its own room
     if (length > (operand ? qp.pair->sq->max_inline() : qp.cap.max_inline_data))
-      return {ENOMEM, "inline data longer than max_inline_data"};
+      return {behaviour().error(Point::inline_too_long), "inline data longer than max_inline_data"};
     if (operand && length != 8) return {EINVAL, "an ATOMIC WRITE takes 8 bytes"};
   }
   return {};
@@ -229,7 +240,7 @@ int post_recv(ibv_qp* q, ibv_recv_wr* wr, ibv_recv_wr** bad) {
   Qp& qp = *of(q);
   if (!qp.context->works()) return *bad = wr, EIO;
   engine::QueuePair& pair = *qp.pair;
-  if (!pair.own_rq) return *bad = wr, EINVAL;
+  if (!pair.own_rq) return *bad = wr, behaviour().error(Point::recv_beside_srq);
   int error = 0;
   {
     std::lock_guard lock(pair.own_rq->lock);

@@ -29,7 +29,7 @@ ADVERB_API int adverb_private_gid_type(ibv_context* c, std::uint8_t port, unsign
     errno = EINVAL;
     return -1;
   }
-  *type = of(c)->info().gids[index].is_zero() ? 0 : 1;
+  *type = of(c)->info().gids[index].is_zero() || adverb::nic::is_roce_v1(index) ? 0 : 1;
   return 0;
 }
 

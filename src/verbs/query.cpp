@@ -18,40 +18,33 @@
 namespace adverb::verbs {
 namespace {
 
-constexpr std::uint32_t own_vendor_id = 0xadbe, mellanox_vendor_id = 0x02c9;
-
-// Some programs switch features by part number (perftest: inline data and the extended post
-// interface only for parts it knows).
-std::uint32_t part_id() {
-  const char* value = std::getenv("ADVERB_PART_ID");
-  const unsigned long id = value ? std::strtoul(value, nullptr, 0) : 0;
-  return id ? static_cast<std::uint32_t>(id) : 1;
-}
+int number(Limit l) { return static_cast<int>(limit(l)); }
 
 void fill_limits(ibv_device_attr& a) {
-  a.max_mr_size = ~0ull;
+  a.max_mr_size = limit(Limit::max_mr_size);
   a.page_size_cap = ~0ull;
-  a.max_qp = max_qp;
-  a.max_qp_wr = max_qp_wr;
+  a.max_qp = number(Limit::max_qp);
+  a.max_qp_wr = number(Limit::max_qp_wr);
   a.device_cap_flags = IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_PORT_ACTIVE_EVENT |
                        IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_XRC |
                        IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B |
-                       IBV_DEVICE_MEM_MGT_EXTENSIONS;
-  a.max_sge = max_sge;
-  a.max_sge_rd = max_sge;
-  a.max_cq = max_cq;
-  a.max_cqe = max_cqe;
-  a.max_mr = max_mr;
-  a.max_mw = max_mw;
-  a.max_pd = max_pd;
-  a.max_qp_rd_atom = max_rd_atomic;
-  a.max_res_rd_atom = static_cast<int>(max_rd_atomic * max_qp);
-  a.max_qp_init_rd_atom = max_rd_atomic;
-  a.atomic_cap = IBV_ATOMIC_HCA;
-  a.max_ah = max_ah;
-  a.max_srq = max_srq;
-  a.max_srq_wr = max_srq_wr;
-  a.max_srq_sge = max_srq_sge;
+                       IBV_DEVICE_MEM_MGT_EXTENSIONS | IBV_DEVICE_BAD_PKEY_CNTR |
+                       IBV_DEVICE_BAD_QKEY_CNTR;
+  a.max_sge = number(Limit::max_sge);
+  a.max_sge_rd = std::min(number(Limit::max_sge_rd), a.max_sge);
+  a.max_cq = number(Limit::max_cq);
+  a.max_cqe = number(Limit::max_cqe);
+  a.max_mr = number(Limit::max_mr);
+  a.max_mw = number(Limit::max_mw);
+  a.max_pd = number(Limit::max_pd);
+  a.max_qp_rd_atom = number(Limit::max_qp_rd_atom);
+  a.max_res_rd_atom = std::min(number(Limit::max_res_rd_atom), a.max_qp_rd_atom * a.max_qp);
+  a.max_qp_init_rd_atom = number(Limit::max_qp_init_rd_atom);
+  a.atomic_cap = behaviour().get<ibv_atomic_cap>(Point::atomic_cap);
+  a.max_ah = number(Limit::max_ah);
+  a.max_srq = number(Limit::max_srq);
+  a.max_srq_wr = number(Limit::max_srq_wr);
+  a.max_srq_sge = number(Limit::max_srq_sge);
   a.max_pkeys = 1;
   a.local_ca_ack_delay = 15;
   a.phys_port_cnt = 1;
@@ -79,8 +72,8 @@ int query_device(ibv_context* c, ibv_device_attr* a) {
   std::snprintf(a->fw_ver, sizeof a->fw_ver, "%s", ADVERB_VERSION);
   std::memcpy(&a->node_guid, of(c)->guid.data(), 8);
   a->sys_image_guid = a->node_guid;
-  a->vendor_part_id = part_id();
-  a->vendor_id = a->vendor_part_id == 1 ? own_vendor_id : mellanox_vendor_id;
+  a->vendor_part_id = nic::settings().part_id;
+  a->vendor_id = nic::settings().vendor_id;
   fill_limits(*a);
   return 0;
 }
@@ -122,7 +115,7 @@ int query_device_ex(ibv_context* c, const ibv_query_device_ex_input* input, ibv_
     a.cq_mod_caps = {max_moderation_count, max_moderation_us};
     a.device_cap_flags_ex = a.orig_attr.device_cap_flags;
     fill_paging(a);
-    a.max_dm_size = max_dm_size;
+    a.max_dm_size = limit(Limit::max_dm_size);
     a.phys_port_cnt_ex = 1;
     std::memset(static_cast<void*>(out), 0, size);
     std::memcpy(static_cast<void*>(out), &a, std::min(size, sizeof a));
@@ -139,7 +132,10 @@ PortAttributes port_attributes(const nic::DeviceInfo& info, bool up) {
   a.active_mtu = static_cast<ibv_mtu>(info.active_mtu);
   a.gid_tbl_len = nic::gid_table_length;
   a.port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
-  a.max_msg_sz = static_cast<std::uint32_t>(max_msg_size);
+  a.max_msg_sz = behaviour()[Point::max_msg_sz];
+  const engine::Counters counters = of(c)->device->engine_counters();
+  a.bad_pkey_cntr = static_cast<std::uint32_t>(counters.drop_pkey);
+  a.qkey_viol_cntr = static_cast<std::uint32_t>(counters.drop_qkey);
   a.pkey_tbl_len = 1;
   a.max_vl_num = 1;
   a.active_width = link.width;
@@ -180,7 +176,7 @@ bool gid_entry(const nic::DeviceInfo& info, unsigned index, ibv_gid_entry& entry
   std::memcpy(entry.gid.raw, gid.bytes.data(), 16);
   entry.gid_index = index;
   entry.port_num = 1;
-  entry.gid_type = IBV_GID_TYPE_ROCE_V2;
+  entry.gid_type = nic::is_roce_v1(index) ? IBV_GID_TYPE_ROCE_V1 : IBV_GID_TYPE_ROCE_V2;
   entry.ndev_ifindex = info.ifindex;
   return true;
 }

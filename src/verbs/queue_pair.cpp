@@ -67,17 +67,19 @@ int check_cap(const ibv_qp_init_attr_ex& a) {
     return value <= limit ? 0
                           : refuse(EINVAL, "create_qp: {} {} of at most {}", what, value, limit);
   };
-  if (const int e = check("max_send_wr", cap.max_send_wr, max_qp_wr)) return e;
-  if (const int e = check("max_send_sge", cap.max_send_sge, max_sge)) return e;
+  const std::uint32_t most_wr = limit32(Limit::max_qp_wr), most_sge = limit32(Limit::max_sge),
+                      most_inline = limit32(Limit::max_inline_data);
+  if (const int e = check("max_send_wr", cap.max_send_wr, most_wr)) return e;
+  if (const int e = check("max_send_sge", cap.max_send_sge, most_sge)) return e;
   // Programs look for this limit by trying, so it is no news.
-  if (cap.max_inline_data > max_inline) {
+  if (cap.max_inline_data > most_inline) {
     nic::log(nic::LogLevel::info, "create_qp: max_inline_data {} of at most {}",
-             cap.max_inline_data, max_inline);
+             cap.max_inline_data, most_inline);
     return EINVAL;
   }
   if (!has_receive_queue(a)) return 0;
-  if (const int e = check("max_recv_wr", cap.max_recv_wr, max_qp_wr)) return e;
-  return check("max_recv_sge", cap.max_recv_sge, max_sge);
+  if (const int e = check("max_recv_wr", cap.max_recv_wr, most_wr)) return e;
+  return check("max_recv_sge", cap.max_recv_sge, most_sge);
 }
 
 int check_objects(const Context* context, const ibv_qp_init_attr_ex& a) {
@@ -102,14 +104,45 @@ int check_objects(const Context* context, const ibv_qp_init_attr_ex& a) {
   return 0;
 }
 
-// What the device gives: at least one of each, so that the rings exist.
+// A WQE of mlx5 is as many 64-byte blocks as its control segments and its list or inline data take
+// (with a length of 4 bytes in front, in whole 16 bytes), whichever is more; the rest is given
+// away.
+std::uint32_t inline_of_blocks(unsigned type, std::uint32_t sges, std::uint32_t wanted) {
+  const auto align = [](std::uint32_t n, std::uint32_t to) { return (n + to - 1) / to * to; };
+  const std::uint32_t control = type == IBV_QPT_UD ? 64 : 192;
+  const std::uint32_t data = wanted ? align(4 + wanted, 16) : 0;
+  return align(control + std::max(sges * 16, data), 64) - control - 4;
+}
+
+std::uint32_t inline_given(unsigned type, const ibv_qp_cap& cap) {
+  const std::uint32_t wanted = cap.max_inline_data;
+  std::uint32_t given = wanted;
+  switch (behaviour().get<nic::InlineRoom>(Point::inline_room)) {
+    case nic::InlineRoom::exact:
+      break;
+    case nic::InlineRoom::rest_of_wqe:
+      given = inline_of_blocks(type, cap.max_send_sge, wanted);
+      break;
+    case nic::InlineRoom::at_least_the_sges:
+      given = std::max(wanted, cap.max_send_sge * 16);
+      break;
+  }
+  return std::max(wanted, std::min(given, limit32(Limit::max_inline_data)));
+}
+
+// What the device gives.  A queue of no entries is always full.
 ibv_qp_cap granted(const ibv_qp_init_attr_ex& a) {
   if (a.qp_type == IBV_QPT_XRC_RECV) return {};
   const bool has_srq = !has_receive_queue(a);
+  const std::uint32_t most = limit32(Limit::max_qp_wr);
+  const auto entries = [&](Point queue, std::uint32_t n) {
+    return nic::round_up(behaviour().get<nic::Rounding>(queue), n, most);
+  };
   ibv_qp_cap cap = a.cap;
-  cap.max_send_wr = std::max(cap.max_send_wr, 1u);
+  cap.max_send_wr = entries(Point::send_queue_size, cap.max_send_wr);
   cap.max_send_sge = std::max(cap.max_send_sge, 1u);
-  cap.max_recv_wr = has_srq ? 0 : std::max(cap.max_recv_wr, 1u);
+  cap.max_inline_data = inline_given(a.qp_type, cap);
+  cap.max_recv_wr = has_srq ? 0 : entries(Point::recv_queue_size, cap.max_recv_wr);
   cap.max_recv_sge = has_srq ? 0 : std::max(cap.max_recv_sge, 1u);
   return cap;
 }
@@ -147,6 +180,8 @@ ibv_qp* create_qp(ibv_context* c, ibv_qp_init_attr_ex& a, std::uint64_t ops) {
   if (const int error = check_objects(context, a)) return errno = error, nullptr;
   if (const int error = check_cap(a)) return errno = error, nullptr;
   auto qp = std::make_unique<Qp>();
+  if (const int error = qp->claim.hold(context->use(), Limit::max_qp, 1, "create_qp"))
+    return errno = error, nullptr;
   qp->context = context;
   if (a.qp_type == IBV_QPT_XRC_RECV) {
     qp->xrcd = of(a.xrcd);
@@ -267,6 +302,12 @@ int check_device_attributes(const Qp& qp, const ibv_qp_attr& a, unsigned mask) {
   if (mask & IBV_QP_PATH_MTU && (a.path_mtu < IBV_MTU_256 || a.path_mtu > IBV_MTU_4096))
     return refuse(EINVAL, "modify_qp qp {:#x}: path_mtu {} is no ibv_mtu", n,
                   static_cast<unsigned>(a.path_mtu));
+  if (mask & IBV_QP_MAX_QP_RD_ATOMIC && a.max_rd_atomic > limit(Limit::max_qp_init_rd_atom))
+    return refuse(EINVAL, "modify_qp qp {:#x}: max_rd_atomic {} > max_qp_init_rd_atom {}", n,
+                  a.max_rd_atomic, limit(Limit::max_qp_init_rd_atom));
+  if (mask & IBV_QP_MAX_DEST_RD_ATOMIC && a.max_dest_rd_atomic > limit(Limit::max_qp_rd_atom))
+    return refuse(EINVAL, "modify_qp qp {:#x}: max_dest_rd_atomic {} > max_qp_rd_atom {}", n,
+                  a.max_dest_rd_atomic, limit(Limit::max_qp_rd_atom));
   if (mask & IBV_QP_CUR_STATE && static_cast<unsigned>(a.cur_qp_state) > IBV_QPS_ERR)
     return refuse(EINVAL, "modify_qp qp {:#x}: unknown state {}", n,
                   static_cast<unsigned>(a.cur_qp_state));
@@ -274,6 +315,10 @@ int check_device_attributes(const Qp& qp, const ibv_qp_attr& a, unsigned mask) {
     return refuse(EINVAL, "modify_qp qp {:#x}: unknown state {}", n,
                   static_cast<unsigned>(a.qp_state));
   return 0;
+}
+
+int hold_responder_resources(Qp& qp, std::uint64_t n) {
+  return qp.responder_resources.hold(qp.context->use(), Limit::max_res_rd_atom, n, "modify_qp");
 }
 
 // Each half of XRC passes over the attributes of the other, as the kernel has it: programs give
@@ -299,6 +344,9 @@ int modify_qp(Qp& qp, const ibv_qp_attr& a, unsigned given) {
     if (ah.port_num == 0) ah.port_num = 1;  // the port of a connected QP is IBV_QP_PORT's
     if (const int error = make_address(*qp.context, ah, who.c_str(), attr.av)) return error;
   }
+  const std::uint64_t held = qp.responder_resources.amount();
+  if (mask & IBV_QP_MAX_DEST_RD_ATOMIC)
+    if (const int error = hold_responder_resources(qp, a.max_dest_rd_atomic)) return error;
   engine::QpState from{};
   const engine::ModifyResult result =
       qp.context->device->with_engine([&](engine::Engine& e, Instant now) {
@@ -306,10 +354,12 @@ int modify_qp(Qp& qp, const ibv_qp_attr& a, unsigned given) {
         return e.modify_qp(now, *qp.pair, attr, mask);
       });
   if (!result.ok()) {
+    hold_responder_resources(qp, held);
     log_refusal(qp, from, mask & IBV_QP_STATE ? attr.state : from, result);
     return EINVAL;
   }
   if (mask & IBV_QP_STATE) qp.qp.state = a.qp_state;
+  if (qp.qp.state == IBV_QPS_RESET) hold_responder_resources(qp, 0);
   return 0;
 }
 

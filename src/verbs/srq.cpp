@@ -22,11 +22,16 @@ ibv_srq* create_srq(ibv_pd* p, void* srq_context, ibv_srq_attr& attr, XrcPart xr
   Pd* pd = of(p);
   if (!pd->context->works()) return errno = EIO, nullptr;
   if (const int error = live().check(p, Kind::pd)) return fail(error, "create_srq: no such PD");
-  if (attr.max_wr < 1 || attr.max_wr > max_srq_wr)
-    return fail(EINVAL, "create_srq: max_wr {} of at most {}", attr.max_wr, max_srq_wr);
-  if (attr.max_sge > max_srq_sge)
-    return fail(EINVAL, "create_srq: max_sge {} of at most {}", attr.max_sge, max_srq_sge);
+  const std::uint32_t most_wr = limit32(Limit::max_srq_wr), most_sge = limit32(Limit::max_srq_sge);
+  if (attr.max_wr < 1 || attr.max_wr > most_wr)
+    return fail(EINVAL, "create_srq: max_wr {} of at most {}", attr.max_wr, most_wr);
+  if (attr.max_sge > most_sge)
+    return fail(EINVAL, "create_srq: max_sge {} of at most {}", attr.max_sge, most_sge);
   auto srq = std::make_unique<Srq>();
+  if (const int error = srq->claim.hold(pd->context->use(), Limit::max_srq, 1, "create_srq"))
+    return errno = error, nullptr;
+  attr.max_wr =
+      nic::round_up(behaviour().get<nic::Rounding>(Point::srq_size), attr.max_wr, most_wr);
   srq->context = pd->context;
   srq->pd = pd;
   if (attr.max_sge == 0) attr.max_sge = 1;

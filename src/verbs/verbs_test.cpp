@@ -56,11 +56,6 @@ TEST_F(Verbs, QueryDevice) {
   EXPECT_EQ(a.node_guid, ibv_get_device_guid(list[0]));
   EXPECT_GE(a.max_qp_rd_atom, 16);
   EXPECT_EQ(a.phys_port_cnt, 1);
-  setenv("ADVERB_PART_ID", "4119", 1);
-  ASSERT_EQ(ibv_query_device(context, &a), 0);
-  unsetenv("ADVERB_PART_ID");
-  EXPECT_EQ(a.vendor_part_id, 4119u);
-  EXPECT_EQ(a.vendor_id, 0x02c9u);
   ibv_device_attr_ex ex;
   ASSERT_EQ(ibv_query_device_ex(context, nullptr, &ex), 0);
   EXPECT_EQ(ex.hca_core_clock, 1'000'000u);
@@ -115,7 +110,7 @@ TEST_F(Verbs, PkeyTable) {
   EXPECT_EQ(ibv_get_pkey_index(context, 1, 0x1234), -1);
 }
 
-// --- references (C63)
+// --- references
 
 TEST_F(Verbs, C63_WhatIsInUseIsNotDestroyed) {
   ibv_pd* own = ibv_alloc_pd(context);
@@ -213,9 +208,9 @@ TEST_F(Verbs, AnotherHandleOrContextFindsNoObject) {
   EXPECT_EQ(ibv_dealloc_pd(own), 0);
 }
 
-// --- creators (C25)
+// --- creators
 
-TEST_F(Verbs, CreateCqArguments) {
+TEST_F(Verbs, C25_CreateCqArguments) {
   for (int cqe : {0, -1, 1 << 30}) {
     errno = 0;
     EXPECT_EQ(ibv_create_cq(context, cqe, nullptr, nullptr, 0), nullptr);
@@ -225,7 +220,7 @@ TEST_F(Verbs, CreateCqArguments) {
   EXPECT_EQ(ibv_create_cq(context, 1, nullptr, nullptr, context->num_comp_vectors), nullptr);
 }
 
-TEST_F(Verbs, CreateQpArguments) {
+TEST_F(Verbs, C25_CreateQpArguments) {
   const auto refused = [&](auto change) {
     ibv_qp_init_attr a = init_attr();
     change(a);
@@ -263,9 +258,9 @@ TEST_F(Verbs, UnsupportedCallsSaySo) {
   EXPECT_EQ(errno, EOPNOTSUPP);
 }
 
-// --- states (C17)
+// --- states
 
-TEST_F(Verbs, PostingByState) {
+TEST_F(Verbs, C17_PostingByState) {
   ibv_qp* qp = make_qp();
   EXPECT_EQ(post_receive(qp, 1), EINVAL);
   EXPECT_EQ(post_send(qp, 1, nullptr), EINVAL);
@@ -275,6 +270,14 @@ TEST_F(Verbs, PostingByState) {
   ASSERT_EQ(to_rtr(qp, qp->qp_num), 0);
   EXPECT_EQ(post_send(qp, 1, nullptr), EINVAL);
   EXPECT_EQ(qp->state, IBV_QPS_RTR);
+  ASSERT_EQ(to_rts(qp), 0);
+  ASSERT_EQ(post_send(qp, 2, nullptr), 0);
+  std::vector<std::uint64_t> ids;
+  for (const ibv_wc& wc : completions(2)) {
+    EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+    ids.push_back(wc.wr_id);
+  }
+  EXPECT_THAT(ids, testing::UnorderedElementsAre(1, 2));  // what was posted in INIT
   EXPECT_EQ(ibv_destroy_qp(qp), 0);
 }
 
@@ -294,9 +297,9 @@ TEST_F(Verbs, RefusedTransitions) {
   EXPECT_EQ(ibv_destroy_qp(qp), 0);
 }
 
-// --- shared receive queues (C34)
+// --- shared receive queues
 
-TEST_F(Verbs, SharedReceiveQueueIsBounded) {
+TEST_F(Verbs, C34_SharedReceiveQueueIsBounded) {
   ibv_srq_init_attr a{.srq_context = nullptr, .attr = {.max_wr = 4, .max_sge = 1, .srq_limit = 0}};
   ibv_srq* srq = ibv_create_srq(pd, &a);
   ASSERT_TRUE(srq);
@@ -307,14 +310,14 @@ TEST_F(Verbs, SharedReceiveQueueIsBounded) {
   EXPECT_EQ(bad, &chain.back());
   ibv_qp* qp = make_qp(IBV_QPT_RC, srq);
   ASSERT_EQ(to_init(qp), 0);
-  EXPECT_EQ(post_receive(qp, 1), EINVAL);
-  ibv_srq_attr limit{.max_wr = 0, .max_sge = 0, .srq_limit = 5};
+  EXPECT_EQ(post_receive(qp, 1), ENOMEM);
+  ibv_srq_attr limit{.max_wr = 0, .max_sge = 0, .srq_limit = a.attr.max_wr + 1};
   EXPECT_EQ(ibv_modify_srq(srq, &limit, IBV_SRQ_LIMIT), EINVAL);
   limit.srq_limit = 2;
   EXPECT_EQ(ibv_modify_srq(srq, &limit, IBV_SRQ_LIMIT), 0);
   ASSERT_EQ(ibv_query_srq(srq, &limit), 0);
   EXPECT_EQ(limit.srq_limit, 2u);
-  EXPECT_EQ(limit.max_wr, 4u);
+  EXPECT_EQ(limit.max_wr, a.attr.max_wr);
   EXPECT_EQ(ibv_destroy_qp(qp), 0);
   EXPECT_EQ(ibv_destroy_srq(srq), 0);
 }
@@ -344,11 +347,15 @@ TEST_F(Verbs, SendArrives) {
   EXPECT_EQ(ibv_dereg_mr(mr), 0);
 }
 
-// C05, C06
-TEST_F(Verbs, InlineData) {
+TEST_F(Verbs, C05_C06_InlineData) {
   ibv_mr* mr = ibv_reg_mr(pd, buffer.data(), buffer.size(), IBV_ACCESS_LOCAL_WRITE);
   ibv_qp* qp = make_connected();
-  ibv_sge sge{reinterpret_cast<std::uintptr_t>(buffer.data()), 65, 0xdeadbeef};
+  ibv_qp_attr attr;
+  ibv_qp_init_attr init;
+  ASSERT_EQ(ibv_query_qp(qp, &attr, IBV_QP_CAP, &init), 0);
+  ASSERT_GE(init.cap.max_inline_data, 64u);
+  ibv_sge sge{reinterpret_cast<std::uintptr_t>(buffer.data()), init.cap.max_inline_data + 10,
+              0xdeadbeef};
   EXPECT_EQ(post_send(qp, 1, &sge, IBV_SEND_INLINE), ENOMEM);
   ASSERT_EQ(post_receive(qp, 1, mr, 4096), 0);
   std::strcpy(buffer.data(), "original");
@@ -378,7 +385,7 @@ TEST_F(Verbs, AnInlineAtomicWriteHasEightBytes) {
 }
 
 // C13, C12: what is posted in the error state is flushed, in order.
-TEST_F(Verbs, PostingInErrorIsFlushed) {
+TEST_F(Verbs, C12_C13_PostingInErrorIsFlushed) {
   ibv_qp* qp = make_connected();
   ASSERT_EQ(to_error(qp), 0);
   for (std::uint64_t i = 1; i <= 3; ++i) ASSERT_EQ(post_receive(qp, i), 0);
@@ -393,8 +400,8 @@ TEST_F(Verbs, PostingInErrorIsFlushed) {
   EXPECT_EQ(ibv_destroy_qp(qp), 0);
 }
 
-// C19: a slot is free again when its completion was polled.
-TEST_F(Verbs, SendQueueIsBounded) {
+// A slot is free again when its completion was polled.
+TEST_F(Verbs, C19_SendQueueIsBounded) {
   ibv_qp* qp = make_connected();
   ibv_send_wr wr[9]{}, *bad = nullptr;
   for (int i = 0; i < 9; ++i) {
@@ -469,7 +476,7 @@ TEST_F(Verbs, NumSgeBeyondTheQueuesIsRefusedUnseen) {
       wr.send_flags = flags;
       wr.sg_list = sge.get();
       wr.num_sge = n;
-      EXPECT_EQ(ibv_post_send(qp, &wr, &bad), EINVAL) << n;
+      EXPECT_EQ(ibv_post_send(qp, &wr, &bad), n < 0 ? EINVAL : ENOMEM) << n;
       EXPECT_EQ(bad, &wr);
     }
   }
@@ -519,93 +526,6 @@ TEST_F(Verbs, ExtendedPostRefusesLengthsThatOverflow) {
   ibv_wr_set_ud_addr(ex, nullptr, 1, 1);
   EXPECT_EQ(ibv_wr_complete(ex), EINVAL);
   EXPECT_EQ(ibv_destroy_qp(qp), 0);
-}
-
-// --- events
-
-struct Events : Verbs {
-  ibv_comp_channel* channel = nullptr;
-  ibv_cq* plain = nullptr;
-  void SetUp() override {
-    Verbs::SetUp();
-    channel = ibv_create_comp_channel(context);
-    ASSERT_TRUE(channel);
-    plain = cq;
-    cq = ibv_create_cq(context, 64, this, channel, 0);
-    ASSERT_TRUE(cq);
-  }
-  void TearDown() override {
-    EXPECT_EQ(ibv_destroy_cq(cq), 0);
-    EXPECT_EQ(ibv_destroy_comp_channel(channel), 0);
-    cq = plain;
-    Verbs::TearDown();
-  }
-  static bool readable(int fd, int milliseconds) {
-    pollfd p{fd, POLLIN, 0};
-    return ::poll(&p, 1, milliseconds) == 1;
-  }
-};
-
-// C28: arming is one-shot, and what is there already raises nothing.
-TEST_F(Events, OneEventForOneArming) {
-  ibv_qp* qp = make_connected();
-  ASSERT_EQ(ibv_req_notify_cq(cq, 0), 0);
-  ASSERT_EQ(post_receive(qp, 1), 0);
-  ASSERT_EQ(post_send(qp, 2, nullptr), 0);
-  ibv_cq* who = nullptr;
-  void* what = nullptr;
-  ASSERT_EQ(ibv_get_cq_event(channel, &who, &what), 0);
-  EXPECT_EQ(who, cq);
-  EXPECT_EQ(what, this);
-  ibv_ack_cq_events(cq, 1);
-  completions(2);
-  fcntl(channel->fd, F_SETFL, O_NONBLOCK);
-  EXPECT_EQ(ibv_get_cq_event(channel, &who, &what), -1);
-  EXPECT_EQ(errno, EAGAIN);
-  EXPECT_EQ(ibv_destroy_qp(qp), 0);
-}
-
-// destroy_cq waits for the acknowledgement of every event that was read, and for no other.
-TEST_F(Events, DestroyWaitsForAcknowledgements) {
-  ibv_cq* own = ibv_create_cq(context, 8, nullptr, channel, 0);
-  std::swap(own, cq);
-  ibv_qp* qp = make_connected();
-  std::swap(own, cq);
-  ASSERT_EQ(ibv_req_notify_cq(own, 0), 0);
-  ASSERT_EQ(to_error(qp), 0);
-  ASSERT_EQ(post_send(qp, 1, nullptr), 0);
-  ibv_cq* who;
-  void* what;
-  ASSERT_EQ(ibv_get_cq_event(channel, &who, &what), 0);
-  ASSERT_EQ(ibv_req_notify_cq(own, 0), 0);
-  ASSERT_EQ(post_send(qp, 2, nullptr), 0);
-  ASSERT_TRUE(readable(channel->fd, 10'000));  // never read: destroy takes it away
-  EXPECT_EQ(ibv_destroy_qp(qp), 0);
-  auto done = std::async(std::launch::async, [&] { return ibv_destroy_cq(own); });
-  EXPECT_EQ(done.wait_for(100ms), std::future_status::timeout);
-  ibv_ack_cq_events(who, 1);
-  EXPECT_EQ(done.get(), 0);
-  EXPECT_FALSE(readable(channel->fd, 0));
-}
-
-TEST_F(Events, AsynchronousEventOfAQp) {
-  ibv_srq_init_attr a{.srq_context = nullptr, .attr = {.max_wr = 4, .max_sge = 1, .srq_limit = 0}};
-  ibv_srq* srq = ibv_create_srq(pd, &a);
-  ibv_qp* qp = make_qp(IBV_QPT_RC, srq);
-  ASSERT_EQ(to_init(qp), 0);
-  ASSERT_EQ(to_rtr(qp, qp->qp_num), 0);
-  ASSERT_EQ(to_rts(qp), 0);
-  ASSERT_EQ(to_error(qp), 0);
-  ASSERT_TRUE(readable(context->async_fd, 10'000));
-  ibv_async_event event;
-  ASSERT_EQ(ibv_get_async_event(context, &event), 0);
-  EXPECT_EQ(event.event_type, IBV_EVENT_QP_LAST_WQE_REACHED);
-  EXPECT_EQ(event.element.qp, qp);
-  auto done = std::async(std::launch::async, [&] { return ibv_destroy_qp(qp); });
-  EXPECT_EQ(done.wait_for(100ms), std::future_status::timeout);
-  ibv_ack_async_event(&event);
-  EXPECT_EQ(done.get(), 0);
-  EXPECT_EQ(ibv_destroy_srq(srq), 0);
 }
 
 TEST_F(Verbs, ExtendedPolling) {

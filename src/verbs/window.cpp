@@ -23,10 +23,12 @@ ibv_mw* do_alloc_mw(ibv_pd* p, ibv_mw_type type) {
     return fail(EINVAL, "alloc_mw: unknown type {}", static_cast<unsigned>(type));
   const auto kind = type == IBV_MW_TYPE_1 ? engine::WindowType::type_1 : engine::WindowType::type_2;
   auto mw = std::make_unique<Mw>();
+  if (const int error = mw->claim.hold(pd->context->use(), Limit::max_mw, 1, "alloc_mw"))
+    return errno = error, nullptr;
   std::uint32_t rkey = 0;
   mw->window = pd->context->device->with_engine(
       [&](engine::Engine& e, Instant) { return e.keys().add_window(kind, pd->id, rkey); });
-  if (!mw->window) return fail(ENOMEM, "alloc_mw: {} memory windows are in use", max_mw);
+  if (!mw->window) return fail(ENOMEM, "alloc_mw: no more keys");
   mw->pd = pd;
   mw->mw = {.context = p->context, .pd = p, .rkey = rkey, .handle = next_handle(), .type = type};
   ++pd->references;
