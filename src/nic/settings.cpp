@@ -62,8 +62,8 @@ std::expected<Settings, std::string> read_settings() {
   if (const std::string_view text = variable("ADVERB_PROFILE"); !text.empty()) {
     const auto profile = find_profile(text);
     if (!profile)
-      return Refused(
-          fmt::format("ADVERB_PROFILE: '{}' is none of {}", text, fmt::join(profile_names.begin(), profile_names.end(), ", ")));
+      return Refused(fmt::format("ADVERB_PROFILE: '{}' is none of {}", text,
+                                 fmt::join(profile_names.begin(), profile_names.end(), ", ")));
     s.profile = *profile;
     s.behaviour = Behaviour(*profile);
   }
