@@ -240,7 +240,7 @@ int post_recv(ibv_qp* q, ibv_recv_wr* wr, ibv_recv_wr** bad) {
   Qp& qp = *of(q);
   if (!qp.context->works()) return *bad = wr, EIO;
   engine::QueuePair& pair = *qp.pair;
-  if (!pair.own_rq) return *bad = wr, behaviour().error(Point::recv_beside_srq);
+  if (!pair.own_rq) return *bad = wr, qp.srq ? behaviour().error(Point::recv_beside_srq) : EINVAL;
   int error = 0;
   {
     std::lock_guard lock(pair.own_rq->lock);
