@@ -38,9 +38,6 @@ constexpr unsigned inline_opcodes =
     bit(WrOpcode::rdma_write) | bit(WrOpcode::rdma_write_with_imm) | bit(WrOpcode::atomic_write);
 
 bool allowed(QpType type, WrOpcode opcode) {
-  // The engine completes what UC has not with LOC_QP_OP_ERR.
-  const bool uc_passes_on =
-      behaviour().get<nic::Wrong>(Point::wrong_operation) == nic::Wrong::completes;
   unsigned mask = 0;  // an XRC target sends nothing
   switch (type) {
     case QpType::rc:
@@ -48,7 +45,10 @@ bool allowed(QpType type, WrOpcode opcode) {
       mask = rc_opcodes;
       break;
     case QpType::uc:
-      mask = uc_passes_on ? rc_opcodes : uc_opcodes;
+      // The engine completes what UC has not with LOC_QP_OP_ERR.
+      mask = behaviour().get<nic::Wrong>(Point::wrong_operation) == nic::Wrong::completes
+                 ? rc_opcodes
+                 : uc_opcodes;
       break;
     case QpType::ud:
       mask = ud_opcodes;
