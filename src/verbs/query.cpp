@@ -133,9 +133,6 @@ PortAttributes port_attributes(const nic::DeviceInfo& info, bool up) {
   a.gid_tbl_len = nic::gid_table_length;
   a.port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
   a.max_msg_sz = behaviour()[Point::max_msg_sz];
-  const engine::Counters counters = of(c)->device->engine_counters();
-  a.bad_pkey_cntr = static_cast<std::uint32_t>(counters.drop_pkey);
-  a.qkey_viol_cntr = static_cast<std::uint32_t>(counters.drop_qkey);
   a.pkey_tbl_len = 1;
   a.max_vl_num = 1;
   a.active_width = link.width;
@@ -148,7 +145,10 @@ PortAttributes port_attributes(const nic::DeviceInfo& info, bool up) {
 int query_port(ibv_context* c, std::uint8_t port, ibv_port_attr* out, std::size_t length) {
   if (const int error = fault(Call::query_port)) return error;
   if (const int error = check_port(c, port)) return error;
-  const PortAttributes p = port_attributes(of(c)->info(), of(c)->device->link_up());
+  PortAttributes p = port_attributes(of(c)->info(), of(c)->device->link_up());
+  const engine::Counters counters = of(c)->device->engine_counters();
+  p.v44.bad_pkey_cntr = static_cast<std::uint32_t>(counters.drop_pkey);
+  p.v44.qkey_viol_cntr = static_cast<std::uint32_t>(counters.drop_qkey);
   std::memset(static_cast<void*>(out), 0, length);
   std::memcpy(static_cast<void*>(out), &p, std::min(length, sizeof p));
   return 0;
