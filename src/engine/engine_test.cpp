@@ -94,13 +94,14 @@ TEST(Engine, BytesAndPacketsAreCounted) {
   EXPECT_EQ(t.counters().sent_pkts, 1u);
   EXPECT_EQ(t.counters().sent_bytes, 16u);
   EXPECT_EQ(t.counters().sent_acks, 1u);
+  EXPECT_EQ(t.counters().rx_write_requests, 1u);
   std::set<std::string_view> names;
   std::uint64_t sum = 0;
   for_each_counter(t.counters(), [&](std::string_view name, std::uint64_t v) {
     EXPECT_TRUE(names.insert(name).second) << name;
     sum += v;
   });
-  EXPECT_EQ(sum, 1u + 36 + 1 + 16 + 1);
+  EXPECT_EQ(sum, 1u + 36 + 1 + 16 + 1 + 1);
 }
 
 // --- modify_qp
