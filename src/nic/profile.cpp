@@ -36,7 +36,7 @@ constexpr ProfileRow rows[] = {
     {Point::recv_beside_srq, "post_recv to a QP with an SRQ",
      {enomem, einval, einval},
      "drivers (mlx5: a receive queue of no entries is full); ibv_post_recv(3)"},
-    {Point::wrong_operation, "READ or atomic on a UC QP",
+    {Point::wrong_operation, "operation that a UC or UD QP has not",
      {completes, completes, refused},
      "drivers; IBTA 11.4.1.1, invalid operation type"},
     {Point::misaligned_atomic, "atomic at an address that is no multiple of 8",

@@ -176,11 +176,24 @@ int fetch(Cq& cq) {
   return 0;
 }
 
+// CLOCK_REALTIME when CLOCK_MONOTONIC, which completions are stamped with, was 0.
+std::uint64_t wallclock_at_zero() {
+  timespec real, mono;
+  clock_gettime(CLOCK_REALTIME, &real);
+  clock_gettime(CLOCK_MONOTONIC, &mono);
+  const auto ns = [](const timespec& t) {
+    return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000 + t.tv_nsec;
+  };
+  return ns(real) - ns(mono);
+}
+
 int start_poll(ibv_cq_ex* c, ibv_poll_cq_attr* attr) {
   if (const int error = fault(Call::start_poll)) return error;
   Cq& cq = *of(c);
   if (attr && attr->comp_mask) return EINVAL;
   if (!cq.single_threaded) cq.poll_lock.lock();
+  // Once, so that entries that are polled together keep their order.
+  if (cq.has_wallclock) cq.wallclock_at_zero = wallclock_at_zero();
   const int result = fetch(cq);
   if (result && !cq.single_threaded) cq.poll_lock.unlock();
   return result;
@@ -190,16 +203,6 @@ int next_poll(ibv_cq_ex* c) { return fetch(*of(c)); }
 
 void end_poll(ibv_cq_ex* c) {
   if (!of(c)->single_threaded) of(c)->poll_lock.unlock();
-}
-
-std::uint64_t wallclock_ns(std::uint64_t monotonic) {
-  timespec real, mono;
-  clock_gettime(CLOCK_REALTIME, &real);
-  clock_gettime(CLOCK_MONOTONIC, &mono);
-  const auto ns = [](const timespec& t) {
-    return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000 + t.tv_nsec;
-  };
-  return ns(real) - (ns(mono) - monotonic);
 }
 
 void set_readers(ibv_cq_ex& c) {
@@ -224,7 +227,7 @@ void set_readers(ibv_cq_ex& c) {
   c.read_flow_tag = [](ibv_cq_ex*) -> std::uint32_t { return 0; };
   c.read_tm_info = [](ibv_cq_ex*, ibv_wc_tm_info* info) { *info = {}; };
   c.read_completion_wallclock_ns = [](ibv_cq_ex* q) {
-    return wallclock_ns(of(q)->current.completed_at);
+    return of(q)->wallclock_at_zero + of(q)->current.completed_at;
   };
 }
 
@@ -259,6 +262,7 @@ ibv_cq_ex* do_create_cq_ex(ibv_context* c, const ibv_cq_init_attr_ex& a) {
     // Whoever names a thread domain promises not to poll from two threads at once.
     if (cq->domain->td) cq->single_threaded = true;
   }
+  cq->has_wallclock = a.wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
   set_readers(cq->ex);
   return &cq.release()->ex;
 }

@@ -179,8 +179,9 @@ struct Cq {
   std::atomic<std::uint32_t> comp_events{0}, async_events{0};
   // Extended polling: the entry that the read functions look at.
   SpinLock poll_lock;
-  bool single_threaded = false;
+  bool single_threaded = false, has_wallclock = false;
   engine::Cqe current{};
+  std::uint64_t wallclock_at_zero = 0;  // ns; of this start_poll
 };
 inline Cq* of(ibv_cq* c) { return reinterpret_cast<Cq*>(c); }
 inline Cq* of(ibv_cq_ex* c) { return reinterpret_cast<Cq*>(c); }

@@ -45,10 +45,7 @@ bool allowed(QpType type, WrOpcode opcode) {
       mask = rc_opcodes;
       break;
     case QpType::uc:
-      // The engine completes what UC has not with LOC_QP_OP_ERR.
-      mask = behaviour().get<nic::Wrong>(Point::wrong_operation) == nic::Wrong::completes
-                 ? rc_opcodes
-                 : uc_opcodes;
+      mask = uc_opcodes;
       break;
     case QpType::ud:
       mask = ud_opcodes;
@@ -56,6 +53,9 @@ bool allowed(QpType type, WrOpcode opcode) {
     case QpType::xrc_recv:
       break;
   }
+  // The engine completes what UC and UD have not with LOC_QP_OP_ERR.
+  if (mask && behaviour().get<nic::Wrong>(Point::wrong_operation) == nic::Wrong::completes)
+    mask |= rc_opcodes;
   return static_cast<unsigned>(opcode) < 32 && (mask & bit(opcode));
 }
 
@@ -67,6 +67,11 @@ std::uint64_t length_of(const ibv_sge* list, int n) {
   std::uint64_t length = 0;
   for (int i = 0; i < n; ++i) length += list[i].length;
   return length;
+}
+
+// In the requests of other operations the address handle's place is that of other members.
+bool names_address(const Qp& qp, WrOpcode opcode) {
+  return qp.pair->type == QpType::ud && ud_opcodes & bit(opcode);
 }
 
 void fill_operation(const Qp& qp, const ibv_send_wr& wr, engine::SendWqe& w) {
@@ -96,7 +101,7 @@ void fill_operation(const Qp& qp, const ibv_send_wr& wr, engine::SendWqe& w) {
       break;
   }
   if (qp.pair->type == QpType::xrc_send) w.srqn = engine::Srqn(wr.qp_type.xrc.remote_srqn);
-  if (qp.pair->type != QpType::ud) return;
+  if (!names_address(qp, w.opcode)) return;
   const Ah& ah = *of(wr.wr.ud.ah);
   w.av = ah.av;
   w.pd_of_ah = ah.pd->id;
@@ -118,7 +123,7 @@ Refusal append(const Qp& qp, engine::SendQueue& sq, const ibv_send_wr& wr) {
   if (Refusal r = check_request(qp, opcode, wr.send_flags, inlined ? 0 : elements, length,
                                 wr.wr.atomic.remote_addr))
     return r;
-  if (qp.pair->type == QpType::ud && !wr.wr.ud.ah) return {EINVAL, "no address handle"};
+  if (names_address(qp, opcode) && !wr.wr.ud.ah) return {EINVAL, "no address handle"};
   engine::SendWqe* w = sq.reserve();
   if (!w) return {ENOMEM};
   w->wr_id = wr.wr_id;

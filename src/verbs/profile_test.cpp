@@ -117,10 +117,7 @@ struct Profiles : Verbs {
     for (ibv_qp* qp : pair) EXPECT_EQ(ibv_destroy_qp(qp), 0);
     return o;
   }
-  // A datagram one byte longer than the MTU; nothing may arrive.
-  Outcome long_datagram() {
-    ibv_port_attr port;
-    EXPECT_EQ(ibv_query_port(context, 1, &port), 0);
+  ibv_qp* make_datagram_qp() {
     ibv_qp* qp = make_qp(IBV_QPT_UD);
     EXPECT_EQ(to_init(qp), 0);
     ibv_qp_attr a{};
@@ -128,6 +125,23 @@ struct Profiles : Verbs {
     EXPECT_EQ(ibv_modify_qp(qp, &a, IBV_QP_STATE), 0);
     a.qp_state = IBV_QPS_RTS;
     EXPECT_EQ(ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_SQ_PSN), 0);
+    return qp;
+  }
+  // Its remote address lies where a SEND's address handle would.
+  Outcome read_on_ud() {
+    ibv_qp* qp = make_datagram_qp();
+    ibv_send_wr wr{};
+    wr.opcode = IBV_WR_RDMA_READ;
+    wr.wr.rdma = {.remote_addr = 0x123456789, .rkey = 1};
+    const Outcome o = post(qp, wr, {sge_of(buffer.data(), 8, mr)});
+    EXPECT_EQ(ibv_destroy_qp(qp), 0);
+    return o;
+  }
+  // A datagram one byte longer than the MTU; nothing may arrive.
+  Outcome long_datagram() {
+    ibv_port_attr port;
+    EXPECT_EQ(ibv_query_port(context, 1, &port), 0);
+    ibv_qp* qp = make_datagram_qp();
     EXPECT_EQ(post_receive(qp, 1, mr, 8192), 0);
     ibv_ah_attr address = own_address();
     ibv_ah* ah = ibv_create_ah(pd, &address);
@@ -208,6 +222,7 @@ TEST_F(Profiles, Mlx5_C05_C34_C57) {
   EXPECT_EQ(too_many_sges(), refused_with(ENOMEM));
   EXPECT_EQ(recv_beside_srq(), ENOMEM);
   EXPECT_EQ(read_on_uc(), completes_with(IBV_WC_LOC_QP_OP_ERR));
+  EXPECT_EQ(read_on_ud(), completes_with(IBV_WC_LOC_QP_OP_ERR));
   EXPECT_EQ(misaligned_atomic(), completes_with(IBV_WC_REM_INV_REQ_ERR));
   EXPECT_EQ(long_datagram(), completes_with(IBV_WC_LOC_LEN_ERR));
   EXPECT_EQ(sizes_for_five(), (Sizes{8, 8, 7, 7}));
@@ -223,6 +238,7 @@ TEST_F(Profiles, Rxe) {
   EXPECT_EQ(too_many_sges(), refused_with(EINVAL));
   EXPECT_EQ(recv_beside_srq(), EINVAL);
   EXPECT_EQ(read_on_uc(), completes_with(IBV_WC_LOC_QP_OP_ERR));
+  EXPECT_EQ(read_on_ud(), completes_with(IBV_WC_LOC_QP_OP_ERR));
   EXPECT_EQ(misaligned_atomic(), refused_with(EINVAL));
   EXPECT_EQ(long_datagram(), completes_with(IBV_WC_SUCCESS));
   EXPECT_EQ(sizes_for_five(), (Sizes{7, 7, 7, 7}));
@@ -238,6 +254,7 @@ TEST_F(Profiles, Strict) {
   EXPECT_EQ(too_many_sges(), refused_with(EINVAL));
   EXPECT_EQ(recv_beside_srq(), EINVAL);
   EXPECT_EQ(read_on_uc(), refused_with(EINVAL));
+  EXPECT_EQ(read_on_ud(), refused_with(EINVAL));
   EXPECT_EQ(misaligned_atomic(), completes_with(IBV_WC_REM_INV_REQ_ERR));
   EXPECT_EQ(long_datagram(), completes_with(IBV_WC_SUCCESS));
   EXPECT_EQ(sizes_for_five(), (Sizes{5, 5, 5, 5}));
