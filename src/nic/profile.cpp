@@ -22,7 +22,6 @@ constexpr ProfileValue refused = value(Wrong::refused, "EINVAL"),
                        answered = value(Wrong::completes, "REM_INV_REQ_ERR");
 constexpr ProfileValue fails{1, "LOC_LEN_ERR"}, vanishes{0, "SUCCESS, no packet"};
 constexpr ProfileValue hca{1, "HCA"}, glob{2, "GLOB"};
-constexpr ProfileValue granted{0, "granted"};
 
 // clang-format off
 constexpr ProfileRow rows[] = {
@@ -69,9 +68,6 @@ constexpr ProfileRow rows[] = {
     {Point::atomic_cap, "atomic_cap of the device",
      {hca, hca, glob},
      "drivers; ibv_query_device(3): the CPU's own instructions execute atomics"},
-    {Point::empty_region, "reg_mr of no bytes",
-     {einval, einval, granted},
-     "the kernel refuses to pin nothing; ibv_reg_mr(3) does not"},
 };
 // clang-format on
 static_assert(std::size(rows) == points);

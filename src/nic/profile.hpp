@@ -41,9 +41,8 @@ enum class Point : std::uint8_t {
   inline_room,
   max_msg_sz,
   atomic_cap,
-  empty_region,
 };
-inline constexpr unsigned points = static_cast<unsigned>(Point::empty_region) + 1;
+inline constexpr unsigned points = static_cast<unsigned>(Point::atomic_cap) + 1;
 
 struct ProfileValue {
   std::uint32_t number;   // an errno, an enumerator or an amount, by the row

@@ -98,7 +98,7 @@ ibv_mr* reg_mr(ibv_pd* p, void* address, std::size_t length, std::uint64_t iova,
   const bool write = access & IBV_ACCESS_LOCAL_WRITE;
   const bool on_demand = access & IBV_ACCESS_ON_DEMAND;
   if (on_demand && !address && length == SIZE_MAX) return reg_implicit(*pd, iova, access);
-  if (length > limit(Limit::max_mr_size) || (length == 0 && behaviour().error(Point::empty_region)))
+  if (length > limit(Limit::max_mr_size))
     return fail(EINVAL, "reg_mr: {} bytes of at most {}", length, limit(Limit::max_mr_size));
   if (iova + length < iova)
     return fail(EINVAL, "reg_mr: {} bytes at {:#x} go past the end", length, iova);
