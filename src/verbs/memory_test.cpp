@@ -72,7 +72,9 @@ TEST_F(MemoryRegions, RegistrationTouchesNothing) {
 }
 
 TEST_F(MemoryRegions, ZeroLengthAndTwice) {
-  EXPECT_EQ(error_of(ibv_reg_mr(pd, buffer.data(), 0, 0)), EINVAL);
+  ibv_mr* empty = ibv_reg_mr(pd, buffer.data(), 0, 0);
+  ASSERT_TRUE(empty);
+  EXPECT_EQ(ibv_dereg_mr(empty), 0);
   ibv_mr* mr = ibv_reg_mr(pd, buffer.data(), 1, 0);
   ASSERT_TRUE(mr);
   EXPECT_EQ(ibv_dereg_mr(mr), 0);

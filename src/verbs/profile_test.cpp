@@ -229,7 +229,6 @@ TEST_F(Profiles, Mlx5_C05_C34_C57) {
   EXPECT_EQ(inline_for_twenty(), 60u);  // 256 bytes less 192 of control segments and a length
   EXPECT_EQ(max_msg_sz(), 1u << 30);
   EXPECT_EQ(atomic_cap(), IBV_ATOMIC_HCA);
-  EXPECT_EQ(error_of(ibv_reg_mr(pd, buffer.data(), 0, 0)), EINVAL);
 }
 
 TEST_F(Profiles, Rxe) {
@@ -245,7 +244,6 @@ TEST_F(Profiles, Rxe) {
   EXPECT_EQ(inline_for_twenty(), 64u);
   EXPECT_EQ(max_msg_sz(), 1u << 23);
   EXPECT_EQ(atomic_cap(), IBV_ATOMIC_HCA);
-  EXPECT_EQ(error_of(ibv_reg_mr(pd, buffer.data(), 0, 0)), EINVAL);
 }
 
 TEST_F(Profiles, Strict) {
