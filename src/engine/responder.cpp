@@ -53,8 +53,8 @@ constexpr VerdictRow rows[] = {
      true, AsyncEvent::qp_access_err},
     {Verdict::receive_protection, nak_of(wire::NakCode::remote_operational_error),
      WcStatus::loc_prot_err, true, AsyncEvent::qp_fatal},
-    {Verdict::invalidate_failed, nak_of(wire::NakCode::remote_access_error),
-     WcStatus::loc_access_err, true, AsyncEvent::qp_access_err},
+    //= IBTA 9.9.6.3: class J, no NAK; the requester's retries find the queue pair gone
+    {Verdict::invalidate_failed, 0, WcStatus::loc_access_err, true, AsyncEvent::qp_access_err},
     {Verdict::operational, nak_of(wire::NakCode::remote_operational_error), WcStatus::loc_qp_op_err,
      true, AsyncEvent::qp_fatal},
 };
@@ -434,6 +434,7 @@ void Responder::refuse(Verdict v, const wire::Packet& p) {
   const VerdictRow* row = row_of(v);
   ASSERT(row);
   r.nak_syndrome = row->syndrome;
+  r.nak_owed = row->syndrome != 0;
   if (!row->to_error) return;
   if (row->event == AsyncEvent::qp_access_err) ++e_.counters_.resp_remote_access_errors;
   //= IBTA 11.6.2: a WRITE with immediate data that may not write ends its receive WQE with a local
@@ -628,8 +629,7 @@ bool Responder::emit_read_packet(TxBurst& tx, ResponderResource& res, PendingRes
   p.bth.psn = res.first + k;
   p.aeth = {ack_syndrome(), res.msn};
   if (n) {
-    auto grant =
-        e_.keys_.resolve(res.rkey, res.pd, res.va + offset, n, access_remote_read, q_.qpn);
+    auto grant = e_.keys_.resolve(res.rkey, res.pd, res.va + offset, n, access_remote_read, q_.qpn);
     bool copied = grant && grant->copy_out(0, tx.next() + p.info().header_bytes, n);
     if (!copied) {
       if (grant) ++e_.counters_.memory_faults;

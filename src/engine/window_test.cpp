@@ -274,7 +274,7 @@ TEST_F(Windows, C53_InvalidateOfAnotherQueuePairsWindow) {
   t.pump();
   const auto r = t.post_recv(0, 50);
   t.in(send_only_invalidate(0, "x").inv(key).ack_req());
-  t.out(nak(0, NakCode::remote_access_error, 0));
+  t.silent();
   t.receive_failed(r, WcStatus::loc_access_err);
   EXPECT_EQ(region->windows, 1u);
 }

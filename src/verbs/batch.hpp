@@ -28,7 +28,7 @@ Refusal check_request(const Qp&, engine::WrOpcode, unsigned flags, std::uint64_t
                       std::uint64_t length, std::uint64_t remote_addr = 0);
 // What a BIND_MW of type 2 asks for (ibv_post_send(3)); what the engine finds is wrong with it is
 // told by its completion.
-Refusal fill_binding(const ibv_mw*, std::uint32_t rkey, const ibv_mw_bind_info&, engine::SendWqe&);
+Refusal fill_binding(ibv_mw*, std::uint32_t rkey, const ibv_mw_bind_info&, engine::SendWqe&);
 // Posts one request that has no data.
 Refusal post_one(Qp&, const engine::SendWqe&);
 inline constexpr std::uint64_t longest_message = 1ull << 31;  // IBTA 9.7.4

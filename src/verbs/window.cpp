@@ -51,11 +51,14 @@ int do_dealloc_mw(ibv_mw* m) {
   return 0;
 }
 
+// Posting never meets the kernel, so that handles, which are the kernel's, are not looked at.
+bool exists(const void* object, Kind kind) { return live().check(object, kind) != EINVAL; }
+
 // What both types have in common.
 Refusal check_region(const ibv_mw_bind_info& info) {
   if (info.length > max_window) return {EOPNOTSUPP, "a memory window of more than 2 GiB"};
   if (!info.mr) return {};
-  if (!live().contains(info.mr, Kind::mr)) return {EINVAL, "no such memory region to bind to"};
+  if (!exists(info.mr, Kind::mr)) return {EINVAL, "no such memory region to bind to"};
   if (of(info.mr)->region->indirect) return {EOPNOTSUPP, "this memory region takes no windows"};
   return {};
 }
@@ -85,7 +88,7 @@ int do_bind_mw(ibv_qp* q, ibv_mw* mw, const ibv_mw_bind& bind) {
   if (const int error = fault(Call::bind_mw)) return error;
   Qp& qp = *of(q);
   if (!qp.context->works()) return EIO;
-  if (const int error = live().check(mw, Kind::mw)) return error;
+  if (!exists(mw, Kind::mw)) return EINVAL;
   Refusal refusal = check_type_1(*mw, bind.bind_info);
   if (!refusal) {
     engine::SendWqe w;
@@ -103,13 +106,14 @@ int do_bind_mw(ibv_qp* q, ibv_mw* mw, const ibv_mw_bind& bind) {
 
 }  // namespace
 
-Refusal fill_binding(const ibv_mw* mw, std::uint32_t rkey, const ibv_mw_bind_info& info,
+Refusal fill_binding(ibv_mw* mw, std::uint32_t rkey, const ibv_mw_bind_info& info,
                      engine::SendWqe& w) {
-  if (!mw || !live().contains(mw, Kind::mw)) return {EINVAL, "no such memory window"};
+  if (!mw || !exists(mw, Kind::mw)) return {EINVAL, "no such memory window"};
   if (mw->type != IBV_MW_TYPE_2) return {EINVAL, "IBV_WR_BIND_MW of a window of type 1"};
-  if (!info.mr || !info.length) return {EINVAL, "IBV_WR_BIND_MW without a region or a length"};
   if (Refusal r = check_region(info)) return r;
   fill(*mw, rkey, info, w);
+  // As ibv_bind_mw(3) does for type 1: programs read the new key there.
+  mw->rkey = (mw->rkey & ~0xffu) | (rkey & 0xff);
   return {};
 }
 
