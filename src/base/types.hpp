@@ -68,6 +68,10 @@ struct Gid {
       if (bytes[i]) return false;
     return bytes[10] == 0xff && bytes[11] == 0xff;
   }
+  // An MGID: an IPv6 multicast address, or an IPv4 one (224.0.0.0/4) that is mapped.
+  constexpr bool is_multicast() const {
+    return bytes[0] == 0xff || (is_v4() && bytes[12] >> 4 == 0xe);
+  }
   // The address of a v4-mapped GID, in network byte order.
   std::uint32_t v4() const {
     std::uint32_t a;

@@ -14,13 +14,16 @@
 namespace adverb::engine {
 
 // A decoded packet whose ICRC was right, with what the layers below said of it.  Its payload lives
-// until the call that it is handed to returns.
+// until the call that it is handed to returns.  Of a whole Ethernet frame the payload is all that
+// there is.
 struct RxFrame {
   wire::Packet packet;
   Gid source{}, destination{};
   std::uint32_t flow_label{};
   std::uint8_t traffic_class{};  // the whole TOS byte: DSCP and ECN
   std::uint8_t hop_limit{64};
+  Protocol protocol{};
+  bool outgoing{false};  // Ethernet: this host sent it, which only sniffers are to see
   // A fault rule's answer: the responder refuses this request, if it is in sequence, as if a check
   // had failed whose NAK has this AETH syndrome.  Zero: no such rule.
   std::uint8_t forced_syndrome{0};
@@ -31,10 +34,11 @@ struct RxFrame {
 // the ICRC.
 struct TxFrame {
   std::uint32_t offset{};
-  std::uint32_t size{};  // BTH to pad
+  std::uint32_t size{};  // BTH to pad; of an Ethernet frame all
   AddressVector av{};
   Qpn dest_qp{}, src_qp{};
   unsigned slot{};  // of the process that the receiving host steers it to
+  Protocol protocol{};
   // XORed into the ICRC: zero, unless a fault rule damages the frame behind the sum.
   std::uint32_t icrc_error{};
 };
@@ -51,13 +55,16 @@ class TxBurst {
   // The arena is the caller's; at least one max_frame.
   explicit TxBurst(std::span<std::uint8_t> arena) : arena_(arena) {}
 
-  bool has_room() const { return count_ < max_frames && arena_.size() - used_ >= max_frame; }
+  bool has_room(std::size_t bytes = max_frame) const {
+    return count_ < max_frames && arena_.size() - used_ >= bytes;
+  }
   // Where the next frame's BTH goes; valid when has_room().
   std::uint8_t* next() { return arena_.data() + used_; }
   // `steered`: the number in the packet whose slot says where it goes, wire::steering_number.
-  void commit(std::uint32_t size, const AddressVector& av, Qpn dest_qp, Qpn src_qp, Qpn steered) {
-    frames_[count_++] =
-        TxFrame{static_cast<std::uint32_t>(used_), size, av, dest_qp, src_qp, steered.slot(), 0};
+  void commit(std::uint32_t size, const AddressVector& av, Qpn dest_qp, Qpn src_qp, Qpn steered,
+              Protocol protocol = Protocol::roce_v2) {
+    frames_[count_++] = TxFrame{
+        static_cast<std::uint32_t>(used_), size, av, dest_qp, src_qp, steered.slot(), protocol, 0};
     used_ += size + icrc_bytes;
   }
   void commit(std::uint32_t size, const AddressVector& av, Qpn dest_qp, Qpn src_qp) {

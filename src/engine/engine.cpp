@@ -33,24 +33,54 @@ constexpr std::uint64_t wire_overhead = 8 + 14 + 20 + 8 + 4 + 12;
 
 void Engine::receive(Instant now, const RxFrame& f) {
   now_ = now;
+  if (f.protocol == Protocol::ethernet) return receive_ethernet(f);
   const wire::Packet& p = f.packet;
   const wire::OpcodeInfo& info = p.info();
   ++counters_.rcvd_pkts;
   counters_.rcvd_bytes += info.header_bytes + p.payload.size() + p.bth.pad_count;
+  if (p.bth.dest_qp == multicast_qpn) return receive_multicast(f);
   account_credit(f);
-  QueuePair* q = find(p.bth.dest_qp);
+  QueuePair* q = f.destination.is_multicast() ? nullptr : find(p.bth.dest_qp);
   if (!q) {
     ++counters_.drop_no_qp;
     return;
   }
-  if (!admit_frame(*q, f)) return;
-  if (f.congestion_experienced()) Responder(*this, *q).note_congestion(now);
-  if (info.verb == Verb::cnp) {
+  give(now, *q, f);
+}
+
+// Every attached queue pair gets it, but for the one that sent it (IBTA 10.5.2).  Nobody gave
+// credit for it.
+void Engine::receive_multicast(const RxFrame& f) {
+  const auto members = multicast_.members(f.destination);
+  if (members.empty()) ++counters_.drop_no_qp;
+  const bool ours = std::find(gids_.begin(), gids_.end(), f.source) != gids_.end();
+  for (QueuePair* q : members)
+    if (!ours || f.packet.deth.src_qp != q->qpn) give(now_, *q, f);
+}
+
+// A frame that no rule asks for is nobody's, and costs nobody a counter.
+void Engine::receive_ethernet(const RxFrame& f) {
+  const auto key = wire::flow_key_of(f.packet.payload);
+  bool wanted = false;
+  flows_.deliver(key, f.outgoing, [&](QueuePair& q) {
+    wanted = true;
+    Responder(*this, q).receive(f);
+  });
+  if (!wanted) return;
+  ++counters_.rcvd_pkts;
+  counters_.rcvd_bytes += f.packet.payload.size();
+}
+
+void Engine::give(Instant now, QueuePair& q, const RxFrame& f) {
+  const Verb verb = f.packet.info().verb;
+  if (!admit_frame(q, f)) return;
+  if (f.congestion_experienced()) Responder(*this, q).note_congestion(now);
+  if (verb == Verb::cnp) {
     ++counters_.rp_cnp_handled;
-  } else if (wire::is_response(info.verb)) {
-    Completer(*this, *q).receive(now, f);
+  } else if (wire::is_response(verb)) {
+    Completer(*this, q).receive(now, f);
   } else {
-    Responder(*this, *q).receive(f);
+    Responder(*this, q).receive(f);
   }
 }
 
@@ -67,7 +97,9 @@ bool Engine::admit_frame(const QueuePair& q, const RxFrame& f) {
   //= IBTA 9.6.1.2.3 and 10.9.3: the low 15 bits must match; we are a full member of the default
   // partition
   if ((p.bth.pkey & 0x7fff) != default_pkey_base) return ++counters_.drop_pkey, false;
-  bool ours = f.destination == gids_[q.attr.av.sgid_index] || q.type == QpType::ud;
+  const unsigned index = q.attr.av.sgid_index;
+  bool ours =
+      q.type == QpType::ud || (f.destination == gids_[index] && f.protocol == protocols_[index]);
   bool theirs = q.type == QpType::ud || f.source == q.attr.av.dgid;
   if (!ours || !theirs) return ++counters_.drop_source, false;
   if (q.type != QpType::ud && p.payload.size() > q.mtu && wire::is_response(p.info().verb))
@@ -110,9 +142,10 @@ Instant Engine::next_deadline() const {
   Instant deadline = std::min(wheel_.next_deadline(), settle_wake_);
   for (const QueuePair* q = waiting_; q; q = q->next_waiting) {
     // Same-host credit comes back without a packet: look again soon.
-    if (q->type == QpType::ud || q->destination->line)
+    if (q->type == QpType::ud || (q->destination && q->destination->line))
       return std::min(deadline, now_ + credit_poll);
-    if (q->type == QpType::uc) deadline = std::min(deadline, pace_open_);
+    if (q->type == QpType::uc || q->type == QpType::raw_packet)
+      deadline = std::min(deadline, pace_open_);
   }
   return deadline;
 }
@@ -148,8 +181,8 @@ void Engine::wait_for_room(QueuePair& q) {
 
 // Without a packet that says so: as same-host credit, or as time that has passed.
 bool Engine::room_may_have_come(const QueuePair& q) const {
-  if (q.type == QpType::ud || q.destination->line) return true;
-  return q.type == QpType::uc && now_ >= pace_open_;
+  if (q.type == QpType::ud || (q.destination && q.destination->line)) return true;
+  return !is_reliable(q.type) && now_ >= pace_open_;
 }
 
 void Engine::retry_waiting() {

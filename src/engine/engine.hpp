@@ -22,7 +22,9 @@
 #include "base/timer_wheel.hpp"
 #include "engine/burst.hpp"
 #include "engine/counters.hpp"
+#include "engine/flow.hpp"
 #include "engine/memory.hpp"
+#include "engine/multicast.hpp"
 #include "engine/number_pool.hpp"
 #include "engine/queue_pair.hpp"
 
@@ -43,6 +45,7 @@ struct EngineConfig {
       min_ack_timeout{};  // a floor for the local ACK timeout, for ports with scheduling delays
   Duration cnp_interval =
       std::chrono::microseconds(50);            // at most one CNP per QP in this time (annex A17)
+  std::uint32_t max_ethernet_frame = 1518;      // of raw packet QPs: header, VLAN tag, payload
   std::uint32_t max_responder_resources = 128;  // max_qp_rd_atom
   std::uint32_t read_chunk_packets =
       64;  // a READ WQE goes out as requests of at most this many response packets
@@ -105,10 +108,14 @@ class Engine {
   QueuePair* create_qp(const QpInit&);  // null: max_qp are in use
   void destroy_qp(QueuePair*);
   ModifyResult modify_qp(Instant now, QueuePair&, const QpAttributes&, std::uint32_t mask);
+  // Would a packet find its way?  The GIDs of both ends are there and of one address family.
+  ModifyResult check_path(const AddressVector&) const;
   KeyTable& keys() { return keys_; }
+  MulticastTable& multicast() { return multicast_; }
+  FlowTable& flows() { return flows_; }
   // The source addresses of the device; frames for others are dropped.  A zero GID is an empty
   // entry.
-  void set_gid(unsigned index, const Gid&);
+  void set_gid(unsigned index, const Gid&, Protocol = Protocol::roce_v2);
   // Same-host flow control: every address of this host, one line per slot, and the limit of
   // frame_cost bytes each.
   void set_local(std::span<const Gid> host_gids, std::span<CreditLine> lines, std::uint64_t limit);
@@ -117,6 +124,7 @@ class Engine {
   // only.
   const EngineConfig& config() const { return config_; }
   void set_active_mtu(Mtu m) { config_.active_mtu = m; }
+  void set_max_ethernet_frame(std::uint32_t bytes) { config_.max_ethernet_frame = bytes; }
 
   // --- fault rules
   QueuePair* find(Qpn) const;  // null: none of this engine
@@ -181,6 +189,9 @@ class Engine {
   void set_path(QueuePair&);
   void enter_rtr(QueuePair&);
   void enter_rts(QueuePair&);
+  void receive_multicast(const RxFrame&);
+  void receive_ethernet(const RxFrame&);
+  void give(Instant now, QueuePair&, const RxFrame&);
   bool admit_frame(const QueuePair&, const RxFrame&);
   void account_credit(const RxFrame&);
   void to_error(QueuePair&, AsyncEvent why, bool raise_event);
@@ -202,12 +213,13 @@ class Engine {
   Destination* join_destination(const Gid&, Qpn);
   void leave_destination(QueuePair&);
   ModifyResult check_values(const QpAttributes&, std::uint32_t mask) const;
-  ModifyResult check_path(const AddressVector&) const;
   void apply(Instant now, QueuePair&, const QpAttributes&, std::uint32_t mask);
 
   EngineConfig config_;
   Counters counters_;
   KeyTable keys_;
+  MulticastTable multicast_;
+  FlowTable flows_;
   Prng random_;
   TimerWheel wheel_;
   Instant now_{};
@@ -220,6 +232,7 @@ class Engine {
   std::vector<std::unique_ptr<SharedReceiveQueue>> srqs_;
   std::vector<std::unique_ptr<Destination>> destinations_;
   std::array<Gid, 16> gids_{};
+  std::array<Protocol, 16> protocols_{};  // of each GID
   std::vector<Gid> host_gids_;
   std::span<CreditLine> lines_;
   std::uint64_t credit_limit_ = 0;

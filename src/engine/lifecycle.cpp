@@ -127,9 +127,10 @@ void Engine::arm_srq_limit(SharedReceiveQueue* srq, std::uint32_t limit) {
   srq->limit.store(limit, std::memory_order_relaxed);
 }
 
-void Engine::set_gid(unsigned index, const Gid& gid) {
+void Engine::set_gid(unsigned index, const Gid& gid, Protocol protocol) {
   ASSERT(index < gids_.size());
   gids_[index] = gid;
+  protocols_[index] = protocol;
 }
 
 void Engine::set_host_gids(std::span<const Gid> host_gids) {
@@ -177,6 +178,8 @@ void Engine::attach(QueuePair& q, std::uint32_t by) {
 
 void Engine::destroy_qp(QueuePair* q) {
   reset(*q);
+  multicast_.forget(*q);
+  flows_.forget(*q);
   attach(*q, ~0u);
   unsigned index = q->qpn.index();
   qps_[index].reset();
@@ -357,8 +360,9 @@ void Engine::apply(Instant now, QueuePair& q, const QpAttributes& a, std::uint32
 }
 
 void Engine::enter_rtr(QueuePair& q) {
-  q.mtu = q.type == QpType::ud ? bytes_of(config_.active_mtu) : bytes_of(q.attr.path_mtu);
-  if (q.type == QpType::ud) return;
+  const bool datagrams = q.type == QpType::ud || q.type == QpType::raw_packet;
+  q.mtu = datagrams ? bytes_of(config_.active_mtu) : bytes_of(q.attr.path_mtu);
+  if (datagrams) return;
   q.resp.expected = q.attr.rq_psn;
   if (is_reliable(q.type) && q.attr.max_dest_rd_atomic) {
     q.resp.dest_resources = q.attr.max_dest_rd_atomic;

@@ -15,9 +15,10 @@ enum Types : std::uint8_t {
   ud = 4,
   xrc_ini = 8,   // XRC_SEND: a requester only
   xrc_tgt = 16,  // XRC_RECV: a responder only
+  raw = 32,
   xrc = xrc_ini | xrc_tgt,
   connected = rc | uc | xrc,
-  all = connected | ud,
+  all = connected | ud | raw,
 };
 
 constexpr std::uint8_t bit_of(QpType t) {
@@ -32,6 +33,8 @@ constexpr std::uint8_t bit_of(QpType t) {
       return xrc_ini;
     case QpType::xrc_recv:
       return xrc_tgt;
+    case QpType::raw_packet:
+      return raw;
   }
   return 0;
 }
@@ -56,6 +59,11 @@ constexpr Row rows[] = {
     // from, to, types, required, optional
     {reset, init, connected, address | attr_access_flags, 0},
     {reset, init, ud, address | attr_qkey, 0},
+    {reset, init, raw, attr_port, 0},
+    {init, init, raw, 0, attr_port},
+    {init, rtr, raw, 0, 0},
+    {rtr, rts, raw, 0, attr_cur_state},
+    {rts, rts, raw, 0, attr_cur_state},
     {init, init, connected, 0, address | attr_access_flags},
     {init, init, ud, 0, address | attr_qkey},
     {init, rtr, rc | xrc_tgt, path | responder,
@@ -74,6 +82,7 @@ constexpr Row rows[] = {
     {sqd, rts, rc | xrc_tgt, 0, running | attr_min_rnr_timer},
     {sqd, rts, uc | xrc_ini, 0, running},
     {sqd, rts, ud, 0, attr_cur_state | attr_qkey},
+    {sqd, rts, raw, 0, attr_cur_state},
     {sqd, sqd, rc, 0,
      address | attr_av | requester | responder | attr_access_flags | migration},
     {sqd, sqd, xrc_ini, 0, address | attr_av | requester | attr_access_flags | migration},
@@ -84,6 +93,7 @@ constexpr Row rows[] = {
     // A send queue error leaves an RC QP in the error state: only UC and UD know SQE.
     {sqe, rts, uc, 0, attr_cur_state | attr_access_flags},
     {sqe, rts, ud, 0, attr_cur_state | attr_qkey},
+    {sqe, rts, raw, 0, attr_cur_state},
 };
 // clang-format on
 

@@ -21,6 +21,7 @@ namespace adverb::engine {
 constexpr wire::Transport transport_of(QpType type) {
   switch (type) {
     case QpType::rc:
+    case QpType::raw_packet:  // has none
       break;
     case QpType::uc:
       return wire::Transport::uc;
@@ -33,12 +34,14 @@ constexpr wire::Transport transport_of(QpType type) {
   return wire::Transport::rc;
 }
 // Acknowledged, in order, once.
-constexpr bool is_reliable(QpType type) { return type != QpType::uc && type != QpType::ud; }
+constexpr bool is_reliable(QpType type) {
+  return type != QpType::uc && type != QpType::ud && type != QpType::raw_packet;
+}
 
 // Are such packets for a queue pair of that type?  The initiator of XRC takes responses, its target
 // requests (annex A14).
 constexpr bool carries(QpType type, const wire::OpcodeInfo& packet) {
-  if (packet.transport != transport_of(type)) return false;
+  if (type == QpType::raw_packet || packet.transport != transport_of(type)) return false;
   if (type == QpType::xrc_send) return wire::is_response(packet.verb);
   return type != QpType::xrc_recv || !wire::is_response(packet.verb);
 }

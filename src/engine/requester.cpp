@@ -95,8 +95,8 @@ bool Requester::send(Instant now, TxBurst& tx, unsigned limit) {
       more = false;
       break;
     }
-    if (!tx.has_room()) break;
     SendWqe& wqe = q_.sq->at(q_.req.next);
+    if (!tx.has_room(room_of(wqe))) break;
     Gate g = gate(wqe);
     if (g == Gate::wait_room) e_.wait_for_room(q_);
     more = g == Gate::open;
@@ -122,6 +122,13 @@ void Requester::request_ack(TxBurst& tx) {
   bth.ack_request = true;
   wire::store(bth, tx.bytes(last));
   q_.req.unrequested = 0;
+}
+
+// Whole Ethernet frames may be longer than any packet.
+std::size_t Requester::room_of(const SendWqe& wqe) const {
+  if (q_.type != QpType::raw_packet || wqe.length > e_.config_.max_ethernet_frame)
+    return TxBurst::max_frame;
+  return std::max<std::size_t>(TxBurst::max_frame, wqe.length + TxBurst::icrc_bytes);
 }
 
 Requester::Gate Requester::gate(SendWqe& wqe) {
@@ -176,7 +183,7 @@ Requester::Gate Requester::gate_room(const SendWqe& wqe) {
 CreditLine* Requester::line_for(const SendWqe& wqe) const {
   if (q_.type == QpType::ud) return e_.line_of(wqe.av.dgid, wqe.remote_qpn);
   if (q_.type == QpType::xrc_send) return e_.line_of(q_.attr.av.dgid, wqe.srqn);
-  return q_.destination->line;
+  return q_.destination ? q_.destination->line : nullptr;
 }
 
 Requester::Gate Requester::gate_credit(const SendWqe& wqe, const CreditLine& line) {
@@ -204,7 +211,8 @@ void Requester::start(SendWqe& wqe) {
 // more than SENDs.
 bool Requester::supported(WrOpcode o) const {
   if (is_reliable(q_.type)) return true;
-  if (o == WrOpcode::send || o == WrOpcode::send_with_imm) return true;
+  if (o == WrOpcode::send) return true;
+  if (o == WrOpcode::send_with_imm) return q_.type != QpType::raw_packet;
   return q_.type == QpType::uc &&
          (o == WrOpcode::rdma_write || o == WrOpcode::rdma_write_with_imm || is_local(o));
 }
@@ -213,6 +221,7 @@ bool Requester::emit(TxBurst& tx, SendWqe& wqe) {
   if (!supported(wqe.opcode)) return fail(WcStatus::loc_qp_op_err), false;
   if (wqe.length > e_.config_.max_msg_size) return fail(WcStatus::loc_len_err), false;
   bool sent = false;
+  if (q_.type == QpType::raw_packet) return emit_ethernet(tx, wqe);
   switch (wqe.opcode) {
     case WrOpcode::rdma_read:
       sent = emit_read(tx, wqe);
@@ -338,7 +347,7 @@ bool Requester::emit_datagram(TxBurst& tx, SendWqe& wqe) {
 }
 
 //= IBTA 10.8.3.3: BIND_MW and LOCAL_INV take effect in their turn: before what is posted after
-//them,
+// them,
 // and not before the READs and atomics of a fenced one are complete.  A go-back-N that comes by
 // later does not execute them again.
 bool Requester::execute_local(SendWqe& wqe) {
@@ -359,6 +368,20 @@ bool Requester::execute_local(SendWqe& wqe) {
   ++q_.req.next;
   Completer(e_, q_).finish_executed();
   e_.check_drained(q_);
+  return true;
+}
+
+// The frame as the application made it (ibv_create_qp(3), IBV_QPT_RAW_PACKET).
+bool Requester::emit_ethernet(TxBurst& tx, SendWqe& wqe) {
+  if (wqe.length > e_.config_.max_ethernet_frame) return fail(WcStatus::loc_len_err), false;
+  WcStatus fetched = fetch(0, tx.next(), wqe.length);
+  if (fetched != WcStatus::success) return fail(fetched), false;
+  tx.commit(wqe.length, {}, {}, q_.qpn, {}, Protocol::ethernet);
+  e_.pace(wqe.length);
+  ++e_.counters_.sent_pkts;
+  e_.counters_.sent_bytes += wqe.length;
+  advance(wqe, 1);
+  complete_unacknowledged();
   return true;
 }
 
@@ -395,7 +418,7 @@ void Requester::commit(TxBurst& tx, wire::Packet& p, std::uint32_t payload, cons
   unsigned header = wire::encode_headers(p, out);
   std::memset(out + header + payload, 0, pad);
   std::uint32_t size = header + payload + pad;
-  tx.commit(size, av, dest, q_.qpn, wire::steering_number(p));
+  tx.commit(size, av, dest, q_.qpn, wire::steering_number(p), e_.protocols_[av.sgid_index]);
 
   if (CreditLine* line = line_for(wqe))
     line->enqueued.fetch_add(frame_cost(size + TxBurst::icrc_bytes), std::memory_order_relaxed);

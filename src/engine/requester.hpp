@@ -50,6 +50,8 @@ class Requester {
   bool emit_payload(TxBurst&, SendWqe&);
   bool emit_read(TxBurst&, SendWqe&);
   bool emit_single(TxBurst&, SendWqe&);
+  bool emit_ethernet(TxBurst&, SendWqe&);
+  std::size_t room_of(const SendWqe&) const;
   bool emit_datagram(TxBurst&, SendWqe&);
   bool execute_local(SendWqe&);
   WcStatus fetch(std::uint64_t offset, std::uint8_t* to, std::uint32_t n) const;

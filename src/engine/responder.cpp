@@ -71,7 +71,7 @@ void write_network_header(const RxFrame& f, std::uint32_t transport_bytes, std::
   auto be16 = [](std::uint8_t* p, unsigned v) {
     p[0] = static_cast<std::uint8_t>(v >> 8), p[1] = static_cast<std::uint8_t>(v);
   };
-  if (f.source.is_v4()) {
+  if (f.source.is_v4() && f.protocol == Protocol::roce_v2) {
     std::uint8_t* ip = out + 20;
     ip[0] = 0x45;
     ip[1] = f.traffic_class;
@@ -90,8 +90,9 @@ void write_network_header(const RxFrame& f, std::uint32_t transport_bytes, std::
   out[0] = static_cast<std::uint8_t>(0x60 | f.traffic_class >> 4);
   out[1] = static_cast<std::uint8_t>(f.traffic_class << 4 | (f.flow_label >> 16 & 15));
   be16(out + 2, f.flow_label & 0xffff);
-  be16(out + 4, 8 + transport_bytes);
-  out[6] = 17;
+  const bool v1 = f.protocol == Protocol::roce_v1;  // a GRH, without UDP (annex A16)
+  be16(out + 4, (v1 ? 0 : 8) + transport_bytes);
+  out[6] = v1 ? 0x1b : 17;
   out[7] = f.hop_limit;
   std::memcpy(out + 8, f.source.bytes.data(), 16);
   std::memcpy(out + 24, f.destination.bytes.data(), 16);
@@ -118,6 +119,9 @@ void Responder::receive(const RxFrame& f) {
       break;
     case QpType::ud:
       receive_datagram(f);
+      break;
+    case QpType::raw_packet:
+      receive_ethernet(f);
       break;
     case QpType::xrc_send:  // Engine::admit_frame lets no request through
       break;
@@ -684,7 +688,8 @@ void Responder::commit(TxBurst& tx, wire::Packet& p, std::uint32_t payload) {
   unsigned header = wire::encode_headers(p, out);
   std::memset(out + header + payload, 0, pad);
   std::uint32_t size = header + payload + pad;
-  tx.commit(size, q_.attr.av, q_.attr.dest_qpn, q_.qpn);
+  tx.commit(size, q_.attr.av, q_.attr.dest_qpn, q_.qpn, q_.attr.dest_qpn,
+            e_.protocols_[q_.attr.av.sgid_index]);
   if (CreditLine* line = q_.destination->line)
     line->enqueued.fetch_add(frame_cost(size + TxBurst::icrc_bytes), std::memory_order_relaxed);
   ++e_.counters_.sent_pkts;
@@ -773,6 +778,30 @@ void Responder::deliver_datagram(const RxFrame& f) {
   r.recv_open = false;
   ++e_.counters_.recvs;
   e_.complete(q_, *q_.recv_cq, c, p.bth.solicited);
+}
+
+// --- raw packets: the whole frame, without its FCS
+
+void Responder::receive_ethernet(const RxFrame& f) {
+  const auto frame = f.packet.payload;
+  if (open_receive() != Verdict::ok) return;
+  ResponderState& r = q_.resp;
+  const bool fits = frame.size() <= r.recv.length;
+  const SgStatus s = fits ? scatter(e_.keys_, q_.pd, r.recv.list(), 0, frame.data(), frame.size())
+                          : SgStatus::too_short;
+  if (s != SgStatus::ok) {
+    if (s == SgStatus::fault) ++e_.counters_.memory_faults;
+    fail_receive(fits ? WcStatus::loc_prot_err : WcStatus::loc_len_err);
+    e_.to_error(q_, AsyncEvent::qp_fatal, true);
+    return;
+  }
+  Cqe c;
+  c.wr_id = r.recv.wr_id;
+  c.opcode = WcOpcode::recv;
+  c.byte_len = static_cast<std::uint32_t>(frame.size());
+  r.recv_open = false;
+  ++e_.counters_.recvs;
+  e_.complete(q_, *q_.recv_cq, c, false);
 }
 
 }  // namespace adverb::engine

@@ -40,6 +40,7 @@ class Responder {
   void receive_reliable(const RxFrame&);
   void receive_unreliable(const RxFrame&);
   void receive_datagram(const RxFrame&);
+  void receive_ethernet(const RxFrame&);
   void duplicate(const wire::Packet&);
   bool replay_read(const wire::Packet&, ResponderResource&, std::uint32_t index);
 

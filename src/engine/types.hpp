@@ -4,6 +4,7 @@
 // masks); the shell in src/verbs asserts that at compile time, so it casts and never translates.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "base/types.hpp"
@@ -14,7 +15,14 @@ using PdId = std::uint32_t;    // protection domain; 0 is none
 using XrcdId = std::uint32_t;  // XRC domain; 0 is none
 using Srqn = Qpn;              // number of an XRC SRQ: made of slot and index as a QPN is
 
-enum class QpType : std::uint8_t { rc = 2, uc = 3, ud = 4, xrc_send = 9, xrc_recv = 10 };
+enum class QpType : std::uint8_t {
+  rc = 2,
+  uc = 3,
+  ud = 4,
+  raw_packet = 8,
+  xrc_send = 9,
+  xrc_recv = 10
+};
 enum class QpState : std::uint8_t { reset, init, rtr, rts, sqd, sqe, error };
 enum class Mtu : std::uint8_t { mtu_256 = 1, mtu_512, mtu_1024, mtu_2048, mtu_4096 };
 constexpr std::uint32_t bytes_of(Mtu m) { return 128u << static_cast<unsigned>(m); }
@@ -114,11 +122,16 @@ enum class AsyncEvent : std::uint8_t {
   gid_change = 18,
 };
 
+// How a frame travels: in UDP, in Ethernet frames of EtherType 0x8915 (annex A16), or as a whole
+// Ethernet frame that the application made (raw packet queue pairs).
+enum class Protocol : std::uint8_t { roce_v2, roce_v1, ethernet };
+
 // A path to one destination, as an address handle or the AV of a connected QP holds it.
 struct AddressVector {
   Gid dgid{};
   std::uint32_t flow_label{};
   std::uint8_t sgid_index{}, hop_limit{64}, traffic_class{}, sl{};
+  std::array<std::uint8_t, 6> dmac{};  // RoCE v1: the next hop's Ethernet address
   friend bool operator==(const AddressVector&, const AddressVector&) = default;
 };
 

@@ -210,6 +210,56 @@ void Device::run_locked(const std::function<void(engine::Engine&, Instant)>& f) 
   impl_->finish(Impl::Who::caller);
 }
 
+// The port is in a group as long as the table has members for it.
+int Device::attach_mcast(engine::QueuePair& qp, const Gid& group) {
+  using Result = engine::MulticastTable::Result;
+  return with_engine([&](engine::Engine& e, Instant) {
+    engine::MulticastTable& table = e.multicast();
+    const bool first = table.members(group).empty();
+    const Result result = table.attach(qp, group);
+    if (result == Result::full) return ENOMEM;
+    const int error = first ? impl_->port->join(group) : 0;
+    if (error) table.detach(qp, group);
+    return error;
+  });
+}
+
+int Device::detach_mcast(engine::QueuePair& qp, const Gid& group) {
+  using Result = engine::MulticastTable::Result;
+  return with_engine([&](engine::Engine& e, Instant) {
+    engine::MulticastTable& table = e.multicast();
+    if (table.detach(qp, group) == Result::unchanged) return EINVAL;
+    if (table.members(group).empty()) impl_->port->leave(group);
+    return 0;
+  });
+}
+
+int Device::open_ethernet() {
+  return with_engine([&](engine::Engine&, Instant) {
+    const int error = impl_->port->open_ethernet();
+    return error == EOPNOTSUPP ? EPERM : error;
+  });
+}
+
+// Frames are received as long as there are rules.
+engine::FlowRule* Device::create_flow(const engine::FlowRule& rule, int& error) {
+  error = EIO;
+  return with_engine([&](engine::Engine& e, Instant) -> engine::FlowRule* {
+    error = impl_->port->watch_ethernet(true);
+    if (error) return nullptr;
+    engine::FlowRule* made = e.flows().add(rule);
+    if (!made) error = ENOMEM;
+    return made;
+  });
+}
+
+void Device::destroy_flow(engine::FlowRule* rule) {
+  with_engine([&](engine::Engine& e, Instant) {
+    e.flows().remove(rule);
+    if (e.flows().empty()) impl_->port->watch_ethernet(false);
+  });
+}
+
 // Whoever took events for the object held the engine before us and holds `delivery` since: wait for
 // it.
 static void wait_for_delivery(std::mutex& delivery) { std::lock_guard hold(delivery); }

@@ -64,6 +64,17 @@ class Device {
   template <class F>
   auto with_engine(F&& f);
 
+  // Multicast groups (ibv_attach_mcast(3)); both return an errno.  ENOMEM: the table is full;
+  // EINVAL from detach: it is not attached.
+  int attach_mcast(engine::QueuePair&, const Gid& group);
+  int detach_mcast(engine::QueuePair&, const Gid& group);
+
+  // Raw packet queue pairs: 0, or EPERM without CAP_NET_RAW.
+  int open_ethernet();
+  // Flow rules of raw packet queue pairs.  Null with an errno in `error`.
+  engine::FlowRule* create_flow(const engine::FlowRule&, int& error);
+  void destroy_flow(engine::FlowRule*);
+
   // with_engine, with the guarantee of EventSink for what f takes out.
   void retire(const std::function<void(engine::Engine&)>& f);
   void destroy_qp(engine::QueuePair*);  // the same

@@ -211,6 +211,8 @@ std::vector<DeviceInfo> enumerate() {
     info.netdev = link.name;
     info.ifindex = link.ifindex;
     info.guid = link.has_mac && !link.loopback ? guid_of_mac(link.mac) : hashed_guid(link.ifindex);
+    if (link.has_mac) info.mac = link.mac;
+    info.loopback = link.loopback;
     info.netdev_mtu = link.mtu;
     info.max_mtu = engine::Mtu::mtu_4096;
     info.up = link.running || link.loopback;

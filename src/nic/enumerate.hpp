@@ -21,6 +21,8 @@ struct DeviceInfo {
   std::string netdev;  // "eth0"
   unsigned ifindex{};
   std::array<std::uint8_t, 8> guid{};  // EUI-64 of the interface, unique per device (big endian)
+  std::array<std::uint8_t, 6> mac{};   // zero: it has none
+  bool loopback{};
   std::uint32_t netdev_mtu{};
   engine::Mtu active_mtu{},
       max_mtu{};  // active: the largest IB MTU that fits netdev_mtu less the headers
@@ -38,6 +40,8 @@ bool is_roce_v1(unsigned gid_index);
 // default "adverb").
 std::vector<DeviceInfo> enumerate();
 
+// Header, VLAN tag and payload of an Ethernet frame.
+constexpr std::uint32_t longest_frame(std::uint32_t netdev_mtu) { return netdev_mtu + 14 + 4; }
 // The largest IB MTU that fits (and ADVERB_MTU allows).  False: not even the smallest one does.
 bool fit_mtu(std::uint32_t netdev_mtu, engine::Mtu& out);
 // The table of an interface with these addresses, as a device starts with it.

@@ -43,6 +43,7 @@ void Device::Impl::follow_mtu(const Link& link) {
         info.netdev);
   lock.lock();
   engine->set_active_mtu(active);
+  engine->set_max_ethernet_frame(longest_frame(link.mtu));
   finish(Who::background);
   std::lock_guard hold(info_mutex);
   info.netdev_mtu = link.mtu;

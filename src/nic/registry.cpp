@@ -21,6 +21,7 @@
 #include "nic/netlink.hpp"
 #include "nic/settings.hpp"
 #include "nic/stats.hpp"
+#include "port/ethernet_port.hpp"
 #include "port/udp_port.hpp"
 
 namespace adverb::nic {
@@ -51,6 +52,7 @@ std::expected<port::UdpPortConfig, OpenError> make_port_config(DeviceInfo& info,
                                                                daemon::Client& client) {
   port::UdpPortConfig config;
   config.slot = client.slot();
+  config.ifindex = info.ifindex;
   config.gso = !switched_off("ADVERB_GSO");
   config.gro = !switched_off("ADVERB_GRO");
   OpenError last{ENODEV, "no address on " + info.netdev};
@@ -74,6 +76,10 @@ std::expected<port::UdpPortConfig, OpenError> make_port_config(DeviceInfo& info,
   return config;
 }
 
+port::EthernetPortConfig ethernet_config(const DeviceInfo& info) {
+  return {.ifindex = info.ifindex, .mac = info.mac, .loopback = info.loopback};
+}
+
 // More on its way at once brings no bandwidth and costs go-back-N dearly.  The sockets hold more
 // where they may: what is over absorbs bursts that nothing holds back, UC and UD from other hosts.
 constexpr std::uint64_t most_in_flight = 4 << 20;
@@ -93,6 +99,7 @@ engine::EngineConfig make_engine_config(const DeviceInfo& info, unsigned slot,
   config.seed = random_seed();
   config.max_mw = 65536;
   config.active_mtu = info.active_mtu;
+  config.max_ethernet_frame = longest_frame(info.netdev_mtu);
   config.link_rate = pace_of(info.speed_mbps);
   config.initial_window = std::min(buffer / 2, most_in_flight);
   config.max_window = std::min(buffer * 7 / 10, most_in_flight);
@@ -166,6 +173,9 @@ Registry::Made Registry::make(const DeviceInfo& info) {
     auto port = std::make_unique<port::UdpPort>(*sockets);
     buffer = port->receive_buffer();
     impl->port = std::move(port);
+    if (port::packet_sockets_permitted())
+      impl->port =
+          std::make_unique<port::EthernetPort>(std::move(impl->port), ethernet_config(info));
   } catch (const std::system_error& e) {
     return std::unexpected(OpenError{e.code().value(), info.name + ": " + e.what()});
   }

@@ -20,7 +20,8 @@ union SocketAddress {
 
 inline int family_of(const Gid& g) { return g.is_v4() ? AF_INET : AF_INET6; }
 
-// Writes the address and returns its length.  `ifindex` is the scope of a link-local IPv6 address.
+// Writes the address and returns its length.  `ifindex` is the scope of an IPv6 address of one
+// link or interface.
 inline socklen_t to_address(const Gid& g, std::uint16_t port, unsigned ifindex,
                             SocketAddress& out) {
   if (g.is_v4()) {
@@ -34,7 +35,8 @@ inline socklen_t to_address(const Gid& g, std::uint16_t port, unsigned ifindex,
   out.v6.sin6_family = AF_INET6;
   out.v6.sin6_port = htons(port);
   std::memcpy(&out.v6.sin6_addr, g.bytes.data(), 16);
-  if (IN6_IS_ADDR_LINKLOCAL(&out.v6.sin6_addr) || IN6_IS_ADDR_MC_LINKLOCAL(&out.v6.sin6_addr))
+  const in6_addr& a = out.v6.sin6_addr;
+  if (IN6_IS_ADDR_LINKLOCAL(&a) || IN6_IS_ADDR_MC_LINKLOCAL(&a) || IN6_IS_ADDR_MC_NODELOCAL(&a))
     out.v6.sin6_scope_id = ifindex;
   return sizeof out.v6;
 }

@@ -137,9 +137,12 @@ void FaultyPort::put(const SentFrame& f) {
     ++fault_counters_.port_down_drops;
     return;
   }
-  if (!out_->has_room()) flush();
+  if (!out_->has_room(
+          std::max<std::size_t>(f.bytes.size() + TxBurst::icrc_bytes, TxBurst::max_frame)))
+    flush();
   std::memcpy(out_->next(), f.bytes.data(), f.bytes.size());
-  out_->commit(f.frame.size, f.frame.av, f.frame.dest_qp, f.frame.src_qp);
+  out_->commit(f.frame.size, f.frame.av, f.frame.dest_qp, f.frame.src_qp, Qpn::of(f.frame.slot, 0),
+               f.frame.protocol);
   if (f.frame.icrc_error) out_->spoil_icrc(f.frame.icrc_error);
 }
 
@@ -157,6 +160,7 @@ void FaultyPort::send(TxBurst& burst) {
 
 void FaultyPort::decide_sent(TxBurst& burst, const TxFrame& f, Instant now) {
   SentFrame copy{f, Bytes(burst.bytes(f), burst.bytes(f) + f.size)};
+  if (f.protocol == engine::Protocol::ethernet) return put(copy);  // no packet: no rule is for it
   const auto packet = wire::decode({copy.bytes.data(), copy.bytes.size()});
   if (!packet) return put(copy);
   const auto facts = host_.facts(f.src_qp);
@@ -223,6 +227,7 @@ std::span<const RxFrame> FaultyPort::receive(bool& all_empty, Look look) {
 }
 
 void FaultyPort::decide_received(const RxFrame& f, Instant now) {
+  if (f.protocol == engine::Protocol::ethernet) return pass(f);
   const wire::Packet& p = f.packet;
   const Qpn qp = p.bth.dest_qp;
   const auto facts = host_.facts(qp);

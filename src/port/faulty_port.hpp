@@ -50,6 +50,10 @@ class FaultyPort final : public Port {
   std::vector<int> wait_descriptors() const override { return inner_->wait_descriptors(); }
   void add_address(const LocalAddress& a) override { inner_->add_address(a); }
   void remove_address(unsigned gid_index) override { inner_->remove_address(gid_index); }
+  int join(const Gid& group) override { return inner_->join(group); }
+  void leave(const Gid& group) override { inner_->leave(group); }
+  int open_ethernet() override { return inner_->open_ethernet(); }
+  int watch_ethernet(bool on) override { return inner_->watch_ethernet(on); }
   const PortCounters& counters() const override;
 
   // When receive() has something to do although no frame comes.

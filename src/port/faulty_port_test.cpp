@@ -46,6 +46,8 @@ class KeepingPort final : public Port {
   const PortCounters& counters() const override { return counters_; }
   void add_address(const LocalAddress&) override {}
   void remove_address(unsigned) override {}
+  int join(const Gid&) override { return 0; }
+  void leave(const Gid&) override {}
 
  private:
   std::vector<Sent>& sent_;

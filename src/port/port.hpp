@@ -4,6 +4,7 @@
 // holds the engine.
 #pragma once
 
+#include <cerrno>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -60,6 +61,16 @@ class Port {
   // throws std::system_error.
   virtual void add_address(const LocalAddress&) = 0;
   virtual void remove_address(unsigned gid_index) = 0;
+
+  // Frames that are sent to a multicast group come in between these two.  join() returns an errno;
+  // it is called once for each group.
+  virtual int join(const Gid& group) = 0;
+  virtual void leave(const Gid& group) = 0;
+
+  // Whole Ethernet frames come in and go out only while somebody wants them; both return an errno
+  // (EPERM, or EOPNOTSUPP: this port has none).  To watch is to receive.
+  virtual int open_ethernet() { return EOPNOTSUPP; }
+  virtual int watch_ethernet(bool /*on*/) { return EOPNOTSUPP; }
 };
 
 }  // namespace adverb::port

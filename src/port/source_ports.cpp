@@ -16,17 +16,24 @@ constexpr int send_buffer = 8 << 20;
 
 // DF set and the kernel's path MTU cache ignored: Identification 0 (or k in a bundle), and a frame
 // that is too big is lost instead of fragmented.
-bool configure(int fd, bool v4) {
+bool configure(int fd, bool v4, unsigned ifindex) {
   if (!set_option(fd, SOL_SOCKET, SO_SNDBUFFORCE, send_buffer))
     set_option(fd, SOL_SOCKET, SO_SNDBUF, send_buffer);
   set_option(fd, SOL_SOCKET, SO_RCVBUF, 0);  // nobody reads here: as small as the kernel allows
-  if (v4)
+  if (v4) {
+    ip_mreqn leaves_by{};
+    leaves_by.imr_ifindex = static_cast<int>(ifindex);
     return set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE) &&
-           set_option(fd, IPPROTO_IP, IP_TTL, 64);
+           set_option(fd, IPPROTO_IP, IP_TTL, 64) &&
+           set_option(fd, IPPROTO_IP, IP_MULTICAST_TTL, 64) &&
+           ::setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &leaves_by, sizeof leaves_by) == 0;
+  }
   return set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1) &&
          set_option(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE) &&
          set_option(fd, IPPROTO_IPV6, IPV6_DONTFRAG, 1) &&
-         set_option(fd, IPPROTO_IPV6, IPV6_UNICAST_HOPS, 64);
+         set_option(fd, IPPROTO_IPV6, IPV6_UNICAST_HOPS, 64) &&
+         set_option(fd, IPPROTO_IPV6, IPV6_MULTICAST_HOPS, 64) &&
+         set_option(fd, IPPROTO_IPV6, IPV6_MULTICAST_IF, static_cast<int>(ifindex));
 }
 
 }  // namespace
@@ -122,7 +129,7 @@ bool SourcePorts::make(Socket& s, std::uint16_t wanted) {
   if (fd < 0) return false;
   constexpr unsigned tries =
       256;  // other processes' sockets may hold neighbours, but not that many
-  if (configure(fd, local_.is_v4()))
+  if (configure(fd, local_.is_v4(), ifindex_))
     for (unsigned i = 0; i < tries; ++i) {
       auto port = static_cast<std::uint16_t>(first_port | ((wanted + i) & 0x3fff));
       SocketAddress address;

@@ -30,6 +30,8 @@ void UdpPort::remove_address(unsigned gid_index) {
   state_->receiver.remove(gid_index);
   state_->sender.remove(gid_index);
 }
+int UdpPort::join(const Gid& group) { return state_->receiver.join(group); }
+void UdpPort::leave(const Gid& group) { state_->receiver.leave(group); }
 const PortCounters& UdpPort::counters() const { return state_->counters; }
 std::uint64_t UdpPort::receive_buffer() const { return state_->receiver.receive_buffer(); }
 

@@ -20,6 +20,7 @@ namespace adverb::port {
 struct UdpPortConfig {
   unsigned slot = 1;
   std::vector<LocalAddress> addresses;
+  unsigned ifindex = 0;  // where multicast groups are joined; 0: where the kernel thinks fit
   int relay_socket =
       -1;  // unix datagram socket on which other slots hand us frames that are ours; owned
   std::string
@@ -46,6 +47,8 @@ class UdpPort final : public Port {
   const PortCounters& counters() const override;
   void add_address(const LocalAddress&) override;
   void remove_address(unsigned gid_index) override;
+  int join(const Gid& group) override;
+  void leave(const Gid& group) override;
 
   // The smallest SO_RCVBUF that the receive sockets really got, as the kernel accounts it.
   std::uint64_t receive_buffer() const;

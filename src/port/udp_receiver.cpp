@@ -14,13 +14,14 @@
 #include <system_error>
 #include <utility>
 
+#include "engine/multicast.hpp"
 #include "port/address.hpp"
+#include "port/group_socket.hpp"
 #include "port/uncancelled.hpp"
 
 namespace adverb::port {
 namespace {
 
-constexpr std::uint32_t multicast_qpn = 0xffffff;
 constexpr std::size_t icrc_bytes = engine::TxBurst::icrc_bytes;
 
 // On one host and between equals: host byte order.
@@ -85,6 +86,7 @@ int int_of(const cmsghdr* c) {
 UdpReceiver::UdpReceiver(const UdpPortConfig& config, PortCounters& counters)
     : counters_(counters),
       slot_(config.slot),
+      ifindex_(config.ifindex),
       relay_prefix_(config.relay_name_prefix),
       relay_socket_(config.relay_socket),
       gro_(config.gro),
@@ -127,17 +129,20 @@ void UdpReceiver::listen(std::size_t which) {
   if (s.gid_index != no_gid) {
     ask_for_headers(s.fd, s.gid.is_v4(), gro_);
     auto got = ask_for_buffer(s.fd, wanted_buffer_);
-    receive_buffer_ = receive_buffer_ ? std::min(receive_buffer_, got) : got;
+    if (s.gid_index != group)  // which knows no windows
+      receive_buffer_ = receive_buffer_ ? std::min(receive_buffer_, got) : got;
   }
   drain(s.fd);
   epoll_event event{.events = EPOLLIN, .data = {.u64 = which}};
   require(::epoll_ctl(epoll_, EPOLL_CTL_ADD, s.fd, &event) == 0, "epoll_ctl");
 }
 
-void UdpReceiver::add(const LocalAddress& a) {
+void UdpReceiver::add(const LocalAddress& a) { place({a.receive_socket, a.gid_index, a.gid}); }
+
+void UdpReceiver::place(const Source& source) {
   auto free = std::ranges::find(sources_, -1, &Source::fd);
   if (free == sources_.end()) free = sources_.insert(free, Source{});
-  *free = {a.receive_socket, a.gid_index, a.gid};
+  *free = source;
   try {
     listen(static_cast<std::size_t>(free - sources_.begin()));
   } catch (...) {
@@ -152,6 +157,23 @@ void UdpReceiver::remove(unsigned gid_index) {
     ::epoll_ctl(epoll_, EPOLL_CTL_DEL, s.fd, nullptr);  // the daemon keeps the socket open
     ::close(std::exchange(s.fd, -1));
   }
+  hot_ = last_ = -1;
+}
+
+int UdpReceiver::join(const Gid& gid) {
+  const int fd = open_group_socket(gid, ifindex_);
+  if (fd < 0) return errno;
+  try {
+    place({fd, group, gid});
+  } catch (const std::system_error& e) {
+    return e.code().value();
+  }
+  return 0;
+}
+
+void UdpReceiver::leave(const Gid& gid) {
+  for (Source& s : sources_)
+    if (s.fd >= 0 && s.gid_index == group && s.gid == gid) ::close(std::exchange(s.fd, -1));
   hot_ = last_ = -1;
 }
 
@@ -223,6 +245,8 @@ bool UdpReceiver::read_udp(int which, Datagram& d) {
   }
   d.source = to_gid(from), d.source_port = port_of(from);
   d.destination = sources_[which].gid;
+  d.to_group = sources_[which].gid_index == group;
+  if (d.to_group && !came_by(m, ifindex_)) d.size = 0;
   if (n == 0) ++counters_.drop_decode_short;
   return true;
 }
@@ -255,8 +279,8 @@ bool UdpReceiver::read_relay(Datagram& d) {
   if (!ours || m.msg_flags & MSG_TRUNC || size <= sizeof h ||
       h.magic != RelayHeader::magic_of_this_version || !h.icrc_verified || h.segment == 0)
     return ++counters_.drop_relay, true;
-  d = {h.source,    h.destination, h.flow_label,    0,        h.traffic_class,
-       h.hop_limit, true,          size - sizeof h, h.segment};
+  d = {h.source, h.destination, h.flow_label,    0,        h.traffic_class, h.hop_limit,
+       true,     false,         size - sizeof h, h.segment};
   return true;
 }
 
@@ -300,7 +324,7 @@ void UdpReceiver::accept(const Datagram& d, std::size_t offset, std::size_t size
     ++counters_.drop_icrc;
     return;
   }
-  if (!is_ours(d, *packet)) return relay(d, *packet, offset, size);
+  if (!d.to_group && !is_ours(d, *packet)) return relay(d, *packet, offset, size);
   if (d.verified) ++counters_.relayed_in;
   auto& f = frames_[count_++];
   f.packet = *packet;
@@ -310,7 +334,7 @@ void UdpReceiver::accept(const Datagram& d, std::size_t offset, std::size_t size
 
 bool UdpReceiver::is_ours(const Datagram& d, const wire::Packet& p) const {
   const Qpn dest = p.bth.dest_qp, number = wire::steering_number(p);
-  if (dest.raw() <= 1 || dest.raw() == multicast_qpn) return true;
+  if (dest.raw() <= 1 || dest == engine::multicast_qpn) return true;
   if (number.slot() == slot_) return number == dest || slot_ != 0;
   // XRC: nobody has that SRQ, which the queue pair's own process is to say.
   return d.verified && dest.slot() == slot_;

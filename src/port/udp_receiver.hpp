@@ -40,6 +40,8 @@ class UdpReceiver {
   // As of Port.
   void add(const LocalAddress&);
   void remove(unsigned gid_index);
+  int join(const Gid& group);
+  void leave(const Gid& group);
   int wait_descriptor() const { return epoll_; }
   std::uint64_t receive_buffer() const { return receive_buffer_; }
 
@@ -51,6 +53,7 @@ class UdpReceiver {
     std::uint16_t source_port{};
     std::uint8_t traffic_class{}, hop_limit{64};
     bool verified = false;  // a relay: the ICRCs were right
+    bool to_group = false;  // multicast: nobody else's to have
     std::size_t size{}, segment{};
   };
   // Follows the IPv4 Identification of a sender, which the ICRC covers and a socket does not show.
@@ -64,14 +67,15 @@ class UdpReceiver {
     unsigned frames = 0;
   };
 
-  static constexpr unsigned no_gid = ~0u;
+  static constexpr unsigned no_gid = ~0u, group = ~1u;
   struct Source {
     int fd = -1;                  // -1: a free place
-    unsigned gid_index = no_gid;  // none: the relay socket
+    unsigned gid_index = no_gid;  // none: the relay socket; group: that of an MGID
     Gid gid{};
   };
 
   void open();
+  void place(const Source&);
   void listen(std::size_t which);
   void close_all();
   int next_readable();
@@ -87,7 +91,7 @@ class UdpReceiver {
   bool send_relay(unsigned slot, std::span<iovec, 2>);
 
   PortCounters& counters_;
-  unsigned slot_;
+  unsigned slot_, ifindex_;
   std::vector<Source> sources_;  // epoll knows them by their place here; places are used again
   std::string relay_prefix_;
   int relay_socket_ = -1, relay_sender_ = -1, epoll_ = -1;

@@ -45,6 +45,10 @@ void UdpSender::remove(unsigned gid_index) {
 void UdpSender::send(engine::TxBurst& burst) {
   auto frames = burst.frames();
   while (!frames.empty()) {
+    if (frames[0].protocol != engine::Protocol::roce_v2) {  // another port's
+      frames = frames.subspan(1);
+      continue;
+    }
     Local* local = local_of(frames[0].av);
     std::size_t n = local ? bundle_length(*local, frames) : 1;
     if (local)
@@ -80,7 +84,7 @@ std::size_t UdpSender::bundle_length(const Local& local, Frames frames) const {
     auto& last = frames[n - 1];
     auto& f = frames[n];
     if (f.size > first.size || f.offset != last.offset + last.size + icrc_bytes) break;
-    if (f.av != first.av || f.slot != first.slot) break;
+    if (f.protocol != first.protocol || f.av != first.av || f.slot != first.slot) break;
     bool same_pair = f.dest_qp == last.dest_qp && f.src_qp == last.src_qp;
     if (!same_pair && local.ports.bucket(wanted_port(local, f)) != bucket) break;
     ++n;

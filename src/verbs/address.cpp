@@ -9,11 +9,26 @@
 #include <cstring>
 #include <memory>
 
+#include "port/group_socket.hpp"
 #include "verbs/fault.hpp"
 #include "verbs/guard.hpp"
 #include "verbs/objects.hpp"
 
 namespace adverb::verbs {
+
+namespace {
+
+// A group's address family decides how its datagrams travel; a source GID of the other one gives
+// way to the first that fits.
+bool find_source(const nic::DeviceInfo& info, engine::AddressVector& av) {
+  const auto fits = [&](const Gid& g) { return !g.is_zero() && g.is_v4() == av.dgid.is_v4(); };
+  if (fits(info.gids[av.sgid_index])) return true;
+  const auto found = std::find_if(info.gids.begin(), info.gids.end(), fits);
+  av.sgid_index = static_cast<std::uint8_t>(found - info.gids.begin());
+  return found != info.gids.end();
+}
+
+}  // namespace
 
 int make_address(const Context& context, const ibv_ah_attr& a, const char* who,
                  engine::AddressVector& out) {
@@ -31,8 +46,11 @@ int make_address(const Context& context, const ibv_ah_attr& a, const char* who,
                   "address for RoCE v2",
                   who, a.grh.sgid_index, info.name, a.grh.sgid_index + 1);
   std::memcpy(out.dgid.bytes.data(), a.grh.dgid.raw, 16);
-  out.flow_label = a.grh.flow_label & 0xfffff;
   out.sgid_index = a.grh.sgid_index;
+  if (out.dgid.is_multicast() && !find_source(info, out))
+    return refuse(EINVAL, "{}: {} has no GID of the multicast group's address family", who,
+                  info.name);
+  out.flow_label = a.grh.flow_label & 0xfffff;
   out.hop_limit = a.grh.hop_limit;
   out.traffic_class = a.grh.traffic_class;
   out.sl = a.sl;
@@ -53,6 +71,19 @@ void fill_ah_attr(const engine::AddressVector& av, ibv_ah_attr& a) {
 
 namespace {
 
+int check_group(const Context& context, const engine::AddressVector& av) {
+  if (!av.dgid.is_multicast()) return 0;
+  const nic::DeviceInfo info = context.info();
+  if (info.netdev == "lo" && !av.dgid.is_v4())
+    return refuse(ENETUNREACH,
+                  "create_ah: lo carries no IPv6 multicast; IPv4 groups it does "
+                  "(::ffff:239.0.0.1)");
+  const int error = port::send_error(av.dgid, info.gids[av.sgid_index], info.ifindex);
+  if (error)
+    return refuse(error, "create_ah: multicast on {}: {}", info.netdev, std::strerror(error));
+  return 0;
+}
+
 ibv_ah* create_ah(ibv_pd* p, const ibv_ah_attr& attr) {
   if (const int error = fault(Call::create_ah)) return errno = error, nullptr;
   Pd* pd = of(p);
@@ -61,6 +92,10 @@ ibv_ah* create_ah(ibv_pd* p, const ibv_ah_attr& attr) {
   auto ah = std::make_unique<Ah>();
   if (const int error = make_address(*pd->context, attr, "create_ah", ah->av))
     return errno = error, nullptr;
+  const engine::ModifyResult path = pd->context->device->with_engine(
+      [&](engine::Engine& e, Instant) { return e.check_path(ah->av); });
+  if (!path.ok()) return fail(EINVAL, "create_ah: {}", path.what);
+  if (const int error = check_group(*pd->context, ah->av)) return errno = error, nullptr;
   if (const int error = ah->claim.hold(pd->context->use(), Limit::max_ah, 1, "create_ah"))
     return errno = error, nullptr;
   ah->pd = pd;
@@ -203,6 +238,3 @@ ADVERB_API int ibv_resolve_eth_l2_from_gid(ibv_context*, ibv_ah_attr*, std::uint
   errno = EOPNOTSUPP;
   return -EOPNOTSUPP;
 }
-
-ADVERB_API int ibv_attach_mcast(ibv_qp*, const ibv_gid*, std::uint16_t) { return EOPNOTSUPP; }
-ADVERB_API int ibv_detach_mcast(ibv_qp*, const ibv_gid*, std::uint16_t) { return EOPNOTSUPP; }

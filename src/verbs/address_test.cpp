@@ -14,8 +14,6 @@ using adverb::verbs::Verbs;
 using Header = std::array<unsigned char, 40>;
 
 struct Address : Verbs {
-  static constexpr std::uint32_t qkey = 0x11111111;  // of Verbs::to_init
-
   ibv_ah_attr own_address_at(unsigned index) {
     ibv_ah_attr a = own_address();
     a.grh.sgid_index = static_cast<std::uint8_t>(index);
@@ -49,16 +47,6 @@ struct Address : Verbs {
     return errno;
   }
 
-  ibv_qp* make_ud() {
-    ibv_qp* qp = make_qp(IBV_QPT_UD);
-    EXPECT_EQ(to_init(qp), 0);
-    ibv_qp_attr a{};
-    a.qp_state = IBV_QPS_RTR;
-    EXPECT_EQ(ibv_modify_qp(qp, &a, IBV_QP_STATE), 0);
-    a.qp_state = IBV_QPS_RTS;
-    EXPECT_EQ(ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_SQ_PSN), 0);
-    return qp;
-  }
   // Sends `text`; the receiver's completion.
   ibv_wc datagram(ibv_qp* from, ibv_ah* ah, std::uint32_t to, ibv_mr* mr, const std::string& text) {
     std::memcpy(buffer.data(), text.data(), text.size());
@@ -109,6 +97,14 @@ TEST_F(Address, NeedsAGidTableEntry) {
     a.port_num = port;
     EXPECT_EQ(error_of_ah(a), EINVAL);
   }
+}
+
+TEST_F(Address, IsOfOneFamilyWithItsSource) {
+  ibv_ah_attr a = own_address();
+  a.grh.dgid = {};
+  EXPECT_EQ(error_of_ah(a), EINVAL);
+  a.grh.dgid.raw[0] = 0xfd;
+  EXPECT_EQ(error_of_ah(a), EINVAL);
 }
 
 TEST_F(Address, FromAReceivedIpv4Header) {

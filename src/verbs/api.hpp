@@ -79,7 +79,8 @@ constexpr bool same(A a, B b) {
 namespace e = engine;
 static_assert(same(e::QpType::rc, IBV_QPT_RC) && same(e::QpType::uc, IBV_QPT_UC) &&
               same(e::QpType::ud, IBV_QPT_UD) && same(e::QpType::xrc_send, IBV_QPT_XRC_SEND) &&
-              same(e::QpType::xrc_recv, IBV_QPT_XRC_RECV));
+              same(e::QpType::xrc_recv, IBV_QPT_XRC_RECV) &&
+              same(e::QpType::raw_packet, IBV_QPT_RAW_PACKET));
 static_assert(same(e::QpState::reset, IBV_QPS_RESET) && same(e::QpState::init, IBV_QPS_INIT) &&
               same(e::QpState::rtr, IBV_QPS_RTR) && same(e::QpState::rts, IBV_QPS_RTS) &&
               same(e::QpState::sqd, IBV_QPS_SQD) && same(e::QpState::sqe, IBV_QPS_SQE) &&

@@ -253,6 +253,8 @@ std::uint64_t operations_of(QpType type) {
       return uc_ops;
     case QpType::ud:
       return ud_ops;
+    case QpType::raw_packet:
+      return IBV_QP_EX_WITH_SEND;
     case QpType::xrc_recv:
       break;
   }

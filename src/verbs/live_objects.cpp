@@ -45,6 +45,8 @@ LiveObjects::Entry LiveObjects::entry_of(const void* o, Kind kind) {
       return {kind, as<ibv_srq>(o).context, as<ibv_srq>(o).handle};
     case Kind::ah:
       return {kind, as<ibv_ah>(o).context, as<ibv_ah>(o).handle};
+    case Kind::flow:
+      return {kind, as<ibv_flow>(o).context, as<ibv_flow>(o).handle};
     case Kind::td:
       return {kind, as<ibv_td>(o).context, 0};
     case Kind::xrcd:

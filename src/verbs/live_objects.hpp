@@ -8,7 +8,21 @@
 
 namespace adverb::verbs {
 
-enum class Kind : std::uint8_t { context, pd, td, mr, mw, dm, channel, cq, qp, srq, ah, xrcd };
+enum class Kind : std::uint8_t {
+  context,
+  pd,
+  td,
+  mr,
+  mw,
+  dm,
+  channel,
+  cq,
+  qp,
+  srq,
+  ah,
+  xrcd,
+  flow,
+};
 
 // A kernel finds an object by the handle in the application's structure, in the context that the
 // structure names: a call with another handle or context finds none.  Here the structure itself

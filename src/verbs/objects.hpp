@@ -241,6 +241,13 @@ struct Ah {
 };
 inline Ah* of(ibv_ah* a) { return reinterpret_cast<Ah*>(a); }
 
+struct Flow {
+  ibv_flow flow{};
+  Context* context = nullptr;
+  engine::FlowRule* rule = nullptr;
+};
+inline Flow* of(ibv_flow* f) { return reinterpret_cast<Flow*>(f); }
+
 // --- what the files share
 void fill_slots(Context&);
 int query_device_ex(ibv_context*, const ibv_query_device_ex_input*, ibv_device_attr_ex*,
@@ -266,6 +273,8 @@ ibv_qp* open_qp(ibv_context*, ibv_qp_open_attr*);
 ibv_xrcd* open_xrcd(ibv_context*, ibv_xrcd_init_attr*);
 int close_xrcd(ibv_xrcd*);
 ibv_srq* create_srq_ex(ibv_context*, ibv_srq_init_attr_ex*);
+ibv_flow* create_flow(ibv_qp*, ibv_flow_attr*);
+int destroy_flow(ibv_flow*);
 int get_srq_num(ibv_srq*, std::uint32_t*);
 int poll_cq(ibv_cq*, int, ibv_wc*);
 int req_notify_cq(ibv_cq*, int);

@@ -50,6 +50,9 @@ bool allowed(QpType type, WrOpcode opcode) {
     case QpType::ud:
       mask = ud_opcodes;
       break;
+    case QpType::raw_packet:
+      mask = bit(WrOpcode::send);
+      break;
     case QpType::xrc_recv:
       break;
   }
@@ -173,6 +176,8 @@ Refusal check_request(const Qp& qp, WrOpcode opcode, unsigned flags, std::uint64
   if (atomic && remote_addr % 8 &&
       behaviour().get<nic::Wrong>(Point::misaligned_atomic) == nic::Wrong::refused)
     return {EINVAL, "an atomic's address is a multiple of 8"};
+  if (qp.pair->type == QpType::raw_packet && length < wire::ethernet_header_bytes)
+    return {EINVAL, "an Ethernet frame begins with a header of 14 bytes"};
   if (flags & IBV_SEND_INLINE) {
     if (!(bit(opcode) & inline_opcodes)) return {EINVAL, "this operation has no inline data"};
     const bool operand = opcode == WrOpcode::atomic_write;  // has its own room

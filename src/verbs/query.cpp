@@ -10,6 +10,7 @@
 #include <ctime>
 #include <string_view>
 
+#include "port/packet_socket.hpp"
 #include "verbs/fault.hpp"
 #include "verbs/guard.hpp"
 #include "verbs/objects.hpp"
@@ -42,6 +43,10 @@ void fill_limits(ibv_device_attr& a) {
   a.max_qp_init_rd_atom = number(Limit::max_qp_init_rd_atom);
   a.atomic_cap = behaviour().get<ibv_atomic_cap>(Point::atomic_cap);
   a.max_ah = number(Limit::max_ah);
+  using Groups = engine::MulticastTable;
+  a.max_mcast_grp = Groups::max_groups;
+  a.max_mcast_qp_attach = Groups::max_qps_per_group;
+  a.max_total_mcast_qp_attach = Groups::max_groups * Groups::max_qps_per_group;
   a.max_srq = number(Limit::max_srq);
   a.max_srq_wr = number(Limit::max_srq_wr);
   a.max_srq_sge = number(Limit::max_srq_sge);
@@ -75,6 +80,10 @@ int query_device(ibv_context* c, ibv_device_attr* a) {
   a->vendor_part_id = nic::settings().part_id;
   a->vendor_id = nic::settings().vendor_id;
   fill_limits(*a);
+  if (port::packet_sockets_permitted()) {
+    a->device_cap_flags |= IBV_DEVICE_MANAGED_FLOW_STEERING | IBV_DEVICE_RAW_MULTI;
+    a->max_raw_ethy_qp = a->max_qp;
+  }
   return 0;
 }
 

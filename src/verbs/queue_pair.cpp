@@ -33,6 +33,8 @@ const char* name_of(unsigned type) {
       return "XRC_SEND";
     case IBV_QPT_XRC_RECV:
       return "XRC_RECV";
+    case IBV_QPT_RAW_PACKET:
+      return "RAW_PACKET";
     default:
       return "?";
   }
@@ -44,10 +46,10 @@ int check_type(unsigned type) {
     case IBV_QPT_RC:
     case IBV_QPT_UC:
     case IBV_QPT_UD:
+    case IBV_QPT_RAW_PACKET:
     case IBV_QPT_XRC_SEND:
     case IBV_QPT_XRC_RECV:
       return 0;
-    case IBV_QPT_RAW_PACKET:
     case IBV_QPT_DRIVER:
       return refuse(EOPNOTSUPP, "create_qp: QP type {} is not supported", type);
     default:
@@ -179,6 +181,9 @@ ibv_qp* create_qp(ibv_context* c, ibv_qp_init_attr_ex& a, std::uint64_t ops) {
   if (const int error = check_type(a.qp_type)) return errno = error, nullptr;
   if (const int error = check_objects(context, a)) return errno = error, nullptr;
   if (const int error = check_cap(a)) return errno = error, nullptr;
+  if (a.qp_type == IBV_QPT_RAW_PACKET)
+    if (const int error = context->device->open_ethernet())
+      return fail(error, "create_qp: raw packets need CAP_NET_RAW: {}", std::strerror(error));
   auto qp = std::make_unique<Qp>();
   if (const int error = qp->claim.hold(context->use(), Limit::max_qp, 1, "create_qp"))
     return errno = error, nullptr;
@@ -427,11 +432,20 @@ bool leave_handles(Qp& qp) {
   return true;
 }
 
+// In a multicast group, or the target of a flow rule.
+bool in_use(const Qp& qp) {
+  if (qp.qp.qp_type != IBV_QPT_UD && qp.qp.qp_type != IBV_QPT_RAW_PACKET) return false;
+  return qp.context->device->with_engine([&](engine::Engine& e, Instant) {
+    return e.multicast().attached(*qp.pair) || e.flows().uses(*qp.pair);
+  });
+}
+
 int detach_qp(ibv_qp* q, std::uint32_t& async) {
   if (const int error = fault(Call::destroy_qp)) return error;
   if (const int error = live().check(q, Kind::qp)) return error;
   Qp* qp = of(q);
   if (!qp->context->alive()) return EIO;
+  if (in_use(*qp)) return EBUSY;
   live().remove(q, Kind::qp);
   qp->context->device->retire([&](engine::Engine& e) {
     if (!leave_handles(*qp)) e.destroy_qp(qp->pair);

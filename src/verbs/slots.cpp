@@ -54,8 +54,6 @@ void fill_unsupported(verbs_context& v) {
   fill(v.destroy_wq);
   fill(v.modify_wq);
   fill(v.create_wq);
-  fill(v.ibv_destroy_flow);
-  fill(v.ibv_create_flow);
 }
 
 }  // namespace
@@ -81,6 +79,8 @@ void fill_slots(Context& context) {
   v.open_qp = open_qp;
   v.open_xrcd = open_xrcd;
   v.close_xrcd = close_xrcd;
+  v.ibv_create_flow = create_flow;
+  v.ibv_destroy_flow = destroy_flow;
   v.alloc_td = alloc_td;
   v.dealloc_td = dealloc_td;
   v.alloc_parent_domain = alloc_parent_domain;

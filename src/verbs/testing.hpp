@@ -84,6 +84,18 @@ struct Verbs : testing::Test {
     ibv_qp_init_attr a = init_attr(type, srq);
     return ibv_create_qp(pd, &a);
   }
+  static constexpr std::uint32_t qkey = 0x11111111;  // of UD queue pairs
+  // A UD QP in RTS.
+  ibv_qp* make_ud() {
+    ibv_qp* qp = make_qp(IBV_QPT_UD);
+    EXPECT_EQ(to_init(qp), 0);
+    ibv_qp_attr a{};
+    a.qp_state = IBV_QPS_RTR;
+    EXPECT_EQ(ibv_modify_qp(qp, &a, IBV_QP_STATE), 0);
+    a.qp_state = IBV_QPS_RTS;
+    EXPECT_EQ(ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_SQ_PSN), 0);
+    return qp;
+  }
   ibv_ah_attr own_address() {
     ibv_ah_attr a{};
     a.is_global = 1;
@@ -96,7 +108,7 @@ struct Verbs : testing::Test {
     ibv_qp_attr a{};
     a.qp_state = IBV_QPS_INIT;
     a.port_num = 1;
-    a.qkey = 0x11111111;
+    a.qkey = qkey;
     a.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
     return ibv_modify_qp(qp, &a,
                          IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
@@ -211,6 +223,18 @@ struct Verbs : testing::Test {
     const int error = errno;
     EXPECT_EQ(made, nullptr);
     return error;
+  }
+};
+
+// The same on the loopback interface, for tests that send to others than themselves.
+struct Loopback : Verbs {
+  void SetUp() override {
+    setenv("ADVERB_DEVICE", "lo", 1);
+    Verbs::SetUp();
+  }
+  void TearDown() override {
+    Verbs::TearDown();
+    unsetenv("ADVERB_DEVICE");
   }
 };
 

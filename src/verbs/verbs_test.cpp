@@ -231,7 +231,7 @@ TEST_F(Verbs, C25_CreateQpArguments) {
   EXPECT_EQ(refused([](auto& a) { a.recv_cq = nullptr; }), EINVAL);
   EXPECT_EQ(refused([](auto& a) { a.send_cq = nullptr; }), EINVAL);
   EXPECT_EQ(refused([](auto& a) { a.qp_type = static_cast<ibv_qp_type>(77); }), EINVAL);
-  EXPECT_EQ(refused([](auto& a) { a.qp_type = IBV_QPT_RAW_PACKET; }), EOPNOTSUPP);
+  EXPECT_EQ(refused([](auto& a) { a.qp_type = IBV_QPT_DRIVER; }), EOPNOTSUPP);
   EXPECT_EQ(refused([](auto& a) { a.cap.max_send_wr = 1 << 20; }), EINVAL);
   EXPECT_EQ(refused([](auto& a) { a.cap.max_recv_sge = 33; }), EINVAL);
   EXPECT_EQ(refused([](auto& a) { a.cap.max_inline_data = 1 << 20; }), EINVAL);

@@ -116,11 +116,12 @@ std::uint8_t* put_ipv4(std::uint8_t* at, const IcrcPath& path, std::size_t datag
   return at + header_bytes;
 }
 
+constexpr std::uint32_t next_header_udp = 17, next_header_ib = 0x1b;
+
 std::uint8_t* put_ipv6(std::uint8_t* at, const IcrcPath& path, std::size_t datagram_bytes) {
-  constexpr std::uint32_t next_header_udp = 17;
+  const std::uint32_t next_header = path.grh ? next_header_ib : next_header_udp;
   store_be32(at, 0x6fffffff);
-  store_be32(at + 4,
-             static_cast<std::uint32_t>(datagram_bytes) << 16 | next_header_udp << 8 | 0xff);
+  store_be32(at + 4, static_cast<std::uint32_t>(datagram_bytes) << 16 | next_header << 8 | 0xff);
   std::memcpy(at + 8, path.source.bytes.data(), 16);
   std::memcpy(at + 24, path.destination.bytes.data(), 16);
   return at + 40;
@@ -141,12 +142,14 @@ void clean_vector_registers() {
 }  // namespace
 
 IcrcPrefix::IcrcPrefix(const IcrcPath& path, std::size_t transport_bytes)
-    : transport_bytes_(static_cast<std::uint32_t>(transport_bytes)), v4_(path.source.is_v4()) {
+    : transport_bytes_(static_cast<std::uint32_t>(transport_bytes)),
+      v4_(path.source.is_v4() && !path.grh) {
   std::uint8_t pseudo[8 + 40 + udp_bytes];
-  std::size_t datagram_bytes = udp_bytes + transport_bytes + icrc_bytes;
+  const std::size_t datagram_bytes = (path.grh ? 0 : udp_bytes) + transport_bytes + icrc_bytes;
   std::memset(pseudo, 0xff, 8);
   auto put_ip = v4_ ? put_ipv4 : put_ipv6;
-  auto* end = put_udp(put_ip(pseudo + 8, path, datagram_bytes), path, datagram_bytes);
+  auto* end = put_ip(pseudo + 8, path, datagram_bytes);
+  if (!path.grh) end = put_udp(end, path, datagram_bytes);
   state_ = ~crc32_gzip_refl(0, pseudo, static_cast<std::uint64_t>(end - pseudo));
 }
 

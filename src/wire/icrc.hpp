@@ -18,6 +18,7 @@ namespace adverb::wire {
 struct IcrcPath {
   Gid source, destination;  // both v4-mapped, or both not
   std::uint16_t source_port{}, destination_port{4791};
+  bool grh = false;  // RoCE v1: a GRH, neither IP nor UDP (annex A16)
 };
 
 // The state after the pseudo header, which depends on the path and on the packet's size only:

@@ -18,7 +18,7 @@ class IcrcPrefixes {
     Entry& e = entries_[(transport_bytes / 4 ^ path.source_port) % entries_.size()];
     if (!e.prefix || e.bytes != transport_bytes || e.path.source_port != path.source_port ||
         e.path.destination_port != path.destination_port || e.path.source != path.source ||
-        e.path.destination != path.destination) {
+        e.path.destination != path.destination || e.path.grh != path.grh) {
       e.path = path;
       e.bytes = transport_bytes;
       e.prefix.emplace(path, transport_bytes);

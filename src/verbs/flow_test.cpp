@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// Raw packet queue pairs and flow rules (ibv_create_flow(3)), on the loopback interface.  They need
+// CAP_NET_RAW; without it, that they say so.
+#include <arpa/inet.h>
+
+#include <string>
+
+#include "verbs/testing.hpp"
+
+namespace {
+
+using adverb::verbs::Loopback;
+
+using Frame = std::string;
+
+struct Raw : Loopback {
+  ibv_mr* mr = nullptr;
+  bool permitted = true;
+
+  void SetUp() override {
+    Loopback::SetUp();
+    mr = ibv_reg_mr(pd, buffer.data(), buffer.size(), IBV_ACCESS_LOCAL_WRITE);
+    ibv_qp* qp = make_qp(IBV_QPT_RAW_PACKET);
+    permitted = qp != nullptr;
+    if (qp) {
+      EXPECT_EQ(ibv_destroy_qp(qp), 0);
+    } else {
+      EXPECT_EQ(errno, EPERM);
+    }
+  }
+  void TearDown() override {
+    EXPECT_EQ(ibv_dereg_mr(mr), 0);
+    Loopback::TearDown();
+  }
+
+  ibv_qp* make_raw() {
+    ibv_qp* qp = make_qp(IBV_QPT_RAW_PACKET);
+    EXPECT_TRUE(qp) << std::strerror(errno);
+    ibv_qp_attr a{};
+    a.qp_state = IBV_QPS_INIT;
+    a.port_num = 1;
+    EXPECT_EQ(ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PORT), 0);
+    a.qp_state = IBV_QPS_RTR;
+    EXPECT_EQ(ibv_modify_qp(qp, &a, IBV_QP_STATE), 0);
+    a.qp_state = IBV_QPS_RTS;
+    EXPECT_EQ(ibv_modify_qp(qp, &a, IBV_QP_STATE), 0);
+    return qp;
+  }
+  // An Ethernet frame of a type that nobody uses (IEEE 802 local experimental), or with a VLAN tag.
+  static Frame frame(char to, std::size_t payload, bool tagged = false) {
+    Frame f{2, 0, 0, 0, 0, to, 2, 0, 0, 0, 0, 9};
+    if (tagged) f += {static_cast<char>(0x81), 0, 0, 7};
+    f += {static_cast<char>(0x88), static_cast<char>(0xb5)};
+    for (std::size_t i = 0; i < payload; ++i) f += static_cast<char>(i * 7);
+    return f;
+  }
+  int send(ibv_qp* qp, const Frame& f) {
+    std::memcpy(buffer.data(), f.data(), f.size());
+    ibv_sge sge = sge_of(buffer.data(), static_cast<std::uint32_t>(f.size()), mr);
+    return post_send(qp, 1, &sge);
+  }
+  void receive_on(ibv_qp* qp, std::uint32_t bytes = 4000) {
+    ASSERT_EQ(post_receive(qp, 2, mr, bytes), 0);
+  }
+  Frame got(const ibv_wc& wc) const { return Frame(buffer.data() + 4096, wc.byte_len); }
+  // The one receive completion, after the send's.
+  ibv_wc received() {
+    for (const ibv_wc& wc : completions(2))
+      if (wc.opcode == IBV_WC_RECV || wc.qp_num != sender_) return wc;
+    return {};
+  }
+  void silent(unsigned milliseconds = 30) {
+    ibv_wc wc;
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(milliseconds);
+    while (std::chrono::steady_clock::now() < end) ASSERT_EQ(ibv_poll_cq(cq, 1, &wc), 0);
+  }
+
+  struct EthRule {
+    ibv_flow_attr attr{.comp_mask = 0,
+                       .type = IBV_FLOW_ATTR_NORMAL,
+                       .size = 0,
+                       .priority = 0,
+                       .num_of_specs = 1,
+                       .port = 1,
+                       .flags = 0};
+    ibv_flow_spec_eth eth{.type = IBV_FLOW_SPEC_ETH, .size = sizeof eth, .val = {}, .mask = {}};
+  };
+  static EthRule rule_to(char last) {
+    EthRule r;
+    r.attr.size = sizeof r;
+    r.eth.val.dst_mac[0] = 2, r.eth.val.dst_mac[5] = static_cast<std::uint8_t>(last);
+    std::memset(r.eth.mask.dst_mac, 0xff, 6);
+    return r;
+  }
+  std::uint32_t sender_ = 0;
+};
+
+TEST_F(Raw, AFrameGoesWhereItsRuleSays) {
+  if (!permitted) return;
+  ibv_qp *from = make_raw(), *one = make_raw(), *two = make_raw();
+  sender_ = from->qp_num;
+  EthRule to_one = rule_to(1), to_two = rule_to(2);
+  ibv_flow *first = ibv_create_flow(one, &to_one.attr),
+           *second = ibv_create_flow(two, &to_two.attr);
+  ASSERT_TRUE(first && second) << std::strerror(errno);
+  for (const bool tagged : {false, true}) {
+    receive_on(two);
+    const Frame f = frame(2, 200, tagged);
+    ASSERT_EQ(send(from, f), 0);
+    const ibv_wc wc = received();
+    EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+    EXPECT_EQ(wc.qp_num, two->qp_num);
+    EXPECT_EQ(got(wc), f);  // whole, with its VLAN tag
+    EXPECT_EQ(wc.wc_flags & IBV_WC_GRH, 0u);
+  }
+  EXPECT_EQ(ibv_destroy_qp(two), EBUSY);
+  EXPECT_EQ(ibv_destroy_flow(second), 0);
+  receive_on(two);
+  ASSERT_EQ(send(from, frame(2, 60)), 0);
+  completions(1);
+  silent();
+  EXPECT_EQ(ibv_destroy_flow(first), 0);
+  for (ibv_qp* qp : {from, one, two}) EXPECT_EQ(ibv_destroy_qp(qp), 0);
+}
+
+TEST_F(Raw, LengthsThatNoFrameHas) {
+  if (!permitted) return;
+  ibv_qp* qp = make_raw();
+  EXPECT_EQ(send(qp, Frame(13, 'x')), EINVAL);
+  ibv_sge huge = sge_of(buffer.data(), 40000, mr);
+  ibv_sge list[2] = {huge, huge};
+  ibv_send_wr wr{}, *bad;
+  wr.sg_list = list, wr.num_sge = 2, wr.opcode = IBV_WR_SEND;
+  ASSERT_EQ(ibv_post_send(qp, &wr, &bad), 0);
+  EXPECT_EQ(completions(1).at(0).status, IBV_WC_LOC_LEN_ERR);
+  ibv_qp_attr a;
+  ibv_qp_init_attr init;
+  ASSERT_EQ(ibv_query_qp(qp, &a, IBV_QP_STATE, &init), 0);
+  EXPECT_EQ(a.qp_state, IBV_QPS_SQE);
+  wr.opcode = IBV_WR_SEND_WITH_IMM;
+  EXPECT_EQ(ibv_post_send(qp, &wr, &bad), EINVAL);
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
+}
+
+TEST_F(Raw, AFrameThatIsTooLongForItsReceive) {
+  if (!permitted) return;
+  ibv_qp *from = make_raw(), *to = make_raw();
+  sender_ = from->qp_num;
+  EthRule rule = rule_to(3);
+  ibv_flow* flow = ibv_create_flow(to, &rule.attr);
+  ASSERT_TRUE(flow);
+  receive_on(to, 63);
+  ASSERT_EQ(send(from, frame(3, 50)), 0);
+  EXPECT_EQ(received().status, IBV_WC_LOC_LEN_ERR);
+  EXPECT_EQ(ibv_destroy_flow(flow), 0);
+  for (ibv_qp* qp : {from, to}) EXPECT_EQ(ibv_destroy_qp(qp), 0);
+}
+
+TEST_F(Raw, RulesThatAreRefused) {
+  ibv_qp* ud = make_qp(IBV_QPT_UD);
+  EthRule good = rule_to(1);
+  errno = 0;
+  EXPECT_EQ(ibv_create_flow(ud, &good.attr), nullptr);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(ibv_destroy_qp(ud), 0);
+  if (!permitted) return;
+  ibv_qp* qp = make_raw();
+  const auto refused = [&](auto&& change) {
+    EthRule r = rule_to(1);
+    change(r);
+    errno = 0;
+    return error_of(ibv_create_flow(qp, &r.attr));
+  };
+  EXPECT_EQ(refused([](EthRule& r) { r.attr.port = 2; }), EINVAL);
+  EXPECT_EQ(refused([](EthRule& r) { r.attr.comp_mask = 1; }), EINVAL);
+  EXPECT_EQ(refused([](EthRule& r) { r.attr.type = IBV_FLOW_ATTR_SNIFFER; }), EINVAL);
+  EXPECT_EQ(refused([](EthRule& r) { r.attr.type = ibv_flow_attr_type(4); }), EINVAL);
+  EXPECT_EQ(refused([](EthRule& r) { r.attr.flags = IBV_FLOW_ATTR_FLAGS_EGRESS; }), EOPNOTSUPP);
+  EXPECT_EQ(refused([](EthRule& r) { r.attr.flags = 1 << 7; }), EINVAL);
+  EXPECT_EQ(refused([](EthRule& r) { r.eth.size = 8; }), EINVAL);
+  EXPECT_EQ(refused([](EthRule& r) {
+              r.eth.type = ibv_flow_spec_type(IBV_FLOW_SPEC_ETH | IBV_FLOW_SPEC_INNER);
+            }),
+            EOPNOTSUPP);
+  EXPECT_EQ(refused([](EthRule& r) { r.eth.type = IBV_FLOW_SPEC_ACTION_DROP; }), EOPNOTSUPP);
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
+}
+
+}  // namespace
