@@ -312,7 +312,8 @@ ModifyResult Engine::check_path(const AddressVector& av) const {
   if (av.sgid_index >= gids_.size() || gids_[av.sgid_index].is_zero())
     return {{}, "sgid_index names an empty GID", av.sgid_index, 0};
   if (av.dgid.is_zero()) return {{}, "dgid is zero: the peer's GID is missing", 0, 0};
-  if (av.dgid.is_v4() != gids_[av.sgid_index].is_v4())
+  const bool in_ip = protocols_[av.sgid_index] == Protocol::roce_v2;
+  if (in_ip && av.dgid.is_v4() != gids_[av.sgid_index].is_v4())
     return {{}, "dgid and sgid_index are of different address families", av.sgid_index, 0};
   return {};
 }

@@ -23,6 +23,7 @@ struct DeviceInfo {
   std::array<std::uint8_t, 8> guid{};  // EUI-64 of the interface, unique per device (big endian)
   std::array<std::uint8_t, 6> mac{};   // zero: it has none
   bool loopback{};
+  bool roce_v1{};  // it is spoken: known of an open device, where CAP_NET_RAW allows
   std::uint32_t netdev_mtu{};
   engine::Mtu active_mtu{},
       max_mtu{};  // active: the largest IB MTU that fits netdev_mtu less the headers
@@ -35,6 +36,9 @@ struct DeviceInfo {
 // An entry of the table, if it is not empty, is RoCE v1's: layout mlx5 shows them, in front of the
 // same address for RoCE v2.
 bool is_roce_v1(unsigned gid_index);
+inline engine::Protocol protocol_of(unsigned gid_index) {
+  return is_roce_v1(gid_index) ? engine::Protocol::roce_v1 : engine::Protocol::roce_v2;
+}
 
 // Honours ADVERB_DEVICE (comma-separated device or interface names) and ADVERB_DEVICE_NAME (prefix;
 // default "adverb").

@@ -4,6 +4,7 @@
 #include <linux/if.h>
 #include <linux/if_addr.h>
 #include <linux/if_arp.h>
+#include <linux/neighbour.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
 #include <sys/socket.h>
@@ -143,6 +144,34 @@ std::vector<Address> dump_addresses() {
     if (family == AF_INET || family == AF_INET6) addresses.push_back(parse_address(h));
   });
   return addresses;
+}
+
+std::optional<std::array<std::uint8_t, 6>> find_neighbour(unsigned ifindex, const Gid& gid) {
+  std::optional<std::array<std::uint8_t, 6>> found;
+  dump(RTM_GETNEIGH, [&](const nlmsghdr& h) {
+    if (h.nlmsg_type != RTM_NEWNEIGH) return;
+    auto* n = static_cast<const ndmsg*>(NLMSG_DATA(&h));
+    constexpr unsigned known =
+        NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE | NUD_PERMANENT | NUD_NOARP;
+    if (static_cast<unsigned>(n->ndm_ifindex) != ifindex || !(n->ndm_state & known)) return;
+    std::array<std::uint8_t, 6> mac{};
+    bool same = false, has_mac = false;
+    int left = static_cast<int>(h.nlmsg_len - NLMSG_LENGTH(sizeof *n));
+    for (auto* a = reinterpret_cast<const rtattr*>(n + 1); RTA_OK(a, left); a = RTA_NEXT(a, left)) {
+      if (a->rta_type == NDA_DST && n->ndm_family == AF_INET && RTA_PAYLOAD(a) == 4) {
+        std::uint32_t address;
+        std::memcpy(&address, RTA_DATA(a), 4);
+        same = Gid::from_v4(address) == gid;
+      } else if (a->rta_type == NDA_DST && RTA_PAYLOAD(a) == 16) {
+        same = std::memcmp(RTA_DATA(a), gid.bytes.data(), 16) == 0;
+      } else if (a->rta_type == NDA_LLADDR && RTA_PAYLOAD(a) == mac.size()) {
+        std::memcpy(mac.data(), RTA_DATA(a), mac.size());
+        has_mac = true;
+      }
+    }
+    if (same && has_mac) found = mac;
+  });
+  return found;
 }
 
 int open_monitor() {

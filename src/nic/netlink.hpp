@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,9 @@ struct Address {
 // Empty when the kernel does not answer.
 std::vector<Link> dump_links();
 std::vector<Address> dump_addresses();
+
+// The Ethernet address of a neighbour that is known there.
+std::optional<std::array<std::uint8_t, 6>> find_neighbour(unsigned ifindex, const Gid&);
 
 // A socket that reports changes of links and addresses: close-on-exec, non-blocking; -1 when the
 // kernel has none.

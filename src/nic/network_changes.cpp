@@ -73,8 +73,10 @@ void Device::Impl::follow_addresses() {
 // Returns what the entry holds now: `to`, or nothing when that address cannot be served.
 Gid Device::Impl::change_gid(unsigned index, const Gid& from, const Gid& to) {
   port::LocalAddress address{.gid_index = index, .gid = to, .ifindex = info.ifindex};
-  if (is_roce_v1(index)) return to;
-  if (!to.is_zero()) {
+  const bool v1 = is_roce_v1(index);
+  if (v1 && !info.roce_v1) return to;
+  address.protocol = protocol_of(index);
+  if (!v1 && !to.is_zero()) {
     auto socket = client->receive_socket(to, info.ifindex);
     if (socket)
       address.receive_socket = *socket;
@@ -84,7 +86,7 @@ Gid Device::Impl::change_gid(unsigned index, const Gid& from, const Gid& to) {
   Gid now{};
   lock.lock();
   if (!from.is_zero()) port->remove_address(index);
-  if (address.receive_socket >= 0) {
+  if (address.receive_socket >= 0 || (v1 && !to.is_zero())) {
     try {
       port->add_address(address);
       now = to;
@@ -92,7 +94,7 @@ Gid Device::Impl::change_gid(unsigned index, const Gid& from, const Gid& to) {
       log(LogLevel::warn, "{}: GID {} is not served: {}", info.name, index, e.what());
     }
   }
-  engine->set_gid(index, now);
+  engine->set_gid(index, now, protocol_of(index));
   finish(Who::background);
   return now;
 }

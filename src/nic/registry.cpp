@@ -76,8 +76,20 @@ std::expected<port::UdpPortConfig, OpenError> make_port_config(DeviceInfo& info,
   return config;
 }
 
-port::EthernetPortConfig ethernet_config(const DeviceInfo& info) {
-  return {.ifindex = info.ifindex, .mac = info.mac, .loopback = info.loopback};
+// Raw packets, and the RoCE v1 entries of the GID table.
+void add_ethernet(Device::Impl& impl, unsigned slot) {
+  DeviceInfo& info = impl.info;
+  impl.port = std::make_unique<port::EthernetPort>(
+      std::move(impl.port),
+      port::EthernetPortConfig{
+          .slot = slot, .ifindex = info.ifindex, .mac = info.mac, .loopback = info.loopback});
+  info.roce_v1 = true;
+  for (unsigned i = 0; i < info.gids.size(); ++i)
+    if (!info.gids[i].is_zero() && is_roce_v1(i))
+      impl.port->add_address({.gid_index = i,
+                              .gid = info.gids[i],
+                              .ifindex = info.ifindex,
+                              .protocol = engine::Protocol::roce_v1});
 }
 
 // More on its way at once brings no bandwidth and costs go-back-N dearly.  The sockets hold more
@@ -173,9 +185,7 @@ Registry::Made Registry::make(const DeviceInfo& info) {
     auto port = std::make_unique<port::UdpPort>(*sockets);
     buffer = port->receive_buffer();
     impl->port = std::move(port);
-    if (port::packet_sockets_permitted())
-      impl->port =
-          std::make_unique<port::EthernetPort>(std::move(impl->port), ethernet_config(info));
+    if (port::packet_sockets_permitted()) add_ethernet(*impl, sockets->slot);
   } catch (const std::system_error& e) {
     return std::unexpected(OpenError{e.code().value(), info.name + ": " + e.what()});
   }
@@ -187,7 +197,7 @@ Registry::Made Registry::make(const DeviceInfo& info) {
   }
   impl->engine = std::make_unique<engine::Engine>(make_engine_config(info, sockets->slot, buffer));
   for (unsigned i = 0; i < impl->info.gids.size(); ++i)
-    impl->engine->set_gid(i, impl->info.gids[i]);
+    impl->engine->set_gid(i, impl->info.gids[i], protocol_of(i));
   std::vector<Gid> host;
   for (const Address& a : dump_addresses()) host.push_back(a.gid);
   const auto lines = (*client)->credit_lines();

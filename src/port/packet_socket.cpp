@@ -2,16 +2,19 @@
 #include "port/packet_socket.hpp"
 
 #include <arpa/inet.h>
+#include <linux/filter.h>
 #include <linux/if_packet.h>
 #include <net/ethernet.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 
 #include "port/address.hpp"
 #include "port/uncancelled.hpp"
 #include "wire/flow_key.hpp"
+#include "wire/roce_v1.hpp"
 
 namespace adverb::port {
 
@@ -36,6 +39,44 @@ bool packet_sockets_permitted() {
   const int fd = ::socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0);
   if (fd >= 0) ::close(fd);
   return fd >= 0;
+}
+
+bool attach_slot_filter(int socket, unsigned slot, const std::array<std::uint8_t, 6>& mac) {
+  const std::uint32_t high = std::uint32_t{mac[0]} << 24 | mac[1] << 16 | mac[2] << 8 | mac[3];
+  const std::uint32_t low = mac[4] << 8 | mac[5];
+  constexpr std::uint32_t dest_qp = wire::roce_v1_header_bytes + 4;  // behind eight reserved bits
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_B | BPF_ABS, 0),
+      BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, 1, 4, 0),  // to a group
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, high, 0, 8),
+      BPF_STMT(BPF_LD | BPF_H | BPF_ABS, 4),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, low, 0, 6),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, dest_qp),
+      BPF_STMT(BPF_ALU | BPF_AND | BPF_K, 0xffffff),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0xffffff, 2, 0),
+      BPF_STMT(BPF_ALU | BPF_RSH | BPF_K, Qpn::index_bits),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, slot, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, 0x40000),
+      BPF_STMT(BPF_RET | BPF_K, 0),
+  };
+  const sock_fprog filter{static_cast<unsigned short>(std::size(program)), program};
+  return ::setsockopt(socket, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter) == 0;
+}
+
+int send_frame(int socket, unsigned ifindex, std::span<const std::uint8_t> header,
+               std::span<const std::uint8_t> body) {
+  sockaddr_ll to{};
+  to.sll_family = AF_PACKET;
+  to.sll_ifindex = static_cast<int>(ifindex);
+  to.sll_halen = ETH_ALEN;
+  std::memcpy(to.sll_addr, header.empty() ? body.data() : header.data(), ETH_ALEN);
+  iovec iov[2] = {{const_cast<std::uint8_t*>(header.data()), header.size()},
+                  {const_cast<std::uint8_t*>(body.data()), body.size()}};
+  msghdr m{};
+  m.msg_name = &to, m.msg_namelen = sizeof to;
+  m.msg_iov = iov, m.msg_iovlen = 2;
+  return uncancelled::sendmsg(socket, &m, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0 ? 0 : errno;
 }
 
 namespace {

@@ -27,8 +27,9 @@ struct PortCounters {
 struct LocalAddress {
   unsigned gid_index{};
   Gid gid{};
-  unsigned ifindex{};       // scope of link-local IPv6 addresses
-  int receive_socket = -1;  // this slot's group member; the port owns it from now on
+  unsigned ifindex{};           // scope of link-local IPv6 addresses
+  int receive_socket = -1;      // this slot's group member; the port owns it from now on
+  engine::Protocol protocol{};  // roce_v1: without a receive socket
 };
 
 // The counter of frames whose bytes are no packet for that reason.

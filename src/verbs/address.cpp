@@ -9,6 +9,7 @@
 #include <cstring>
 #include <memory>
 
+#include "nic/neighbour.hpp"
 #include "port/group_socket.hpp"
 #include "verbs/fault.hpp"
 #include "verbs/guard.hpp"
@@ -21,11 +22,14 @@ namespace {
 // A group's address family decides how its datagrams travel; a source GID of the other one gives
 // way to the first that fits.
 bool find_source(const nic::DeviceInfo& info, engine::AddressVector& av) {
-  const auto fits = [&](const Gid& g) { return !g.is_zero() && g.is_v4() == av.dgid.is_v4(); };
-  if (fits(info.gids[av.sgid_index])) return true;
-  const auto found = std::find_if(info.gids.begin(), info.gids.end(), fits);
-  av.sgid_index = static_cast<std::uint8_t>(found - info.gids.begin());
-  return found != info.gids.end();
+  const auto fits = [&](unsigned i) {
+    const Gid& g = info.gids[i];
+    return !g.is_zero() && !nic::is_roce_v1(i) && g.is_v4() == av.dgid.is_v4();
+  };
+  if (fits(av.sgid_index)) return true;
+  for (unsigned i = 0; i < info.gids.size(); ++i)
+    if (fits(i)) return av.sgid_index = static_cast<std::uint8_t>(i), true;
+  return false;
 }
 
 }  // namespace
@@ -40,14 +44,19 @@ int make_address(const Context& context, const ibv_ah_attr& a, const char* who,
                   who);
   if (a.grh.sgid_index >= nic::gid_table_length || info.gids[a.grh.sgid_index].is_zero())
     return refuse(EINVAL, "{}: GID index {} of {} is empty", who, a.grh.sgid_index, info.name);
-  if (nic::is_roce_v1(a.grh.sgid_index))
+  const bool v1 = nic::is_roce_v1(a.grh.sgid_index);
+  if (v1 && !info.roce_v1)
     return refuse(EINVAL,
-                  "{}: GID index {} of {} is RoCE v1, which is not spoken; {} is the same "
+                  "{}: GID index {} of {} is RoCE v1, which needs CAP_NET_RAW; {} is the same "
                   "address for RoCE v2",
                   who, a.grh.sgid_index, info.name, a.grh.sgid_index + 1);
   std::memcpy(out.dgid.bytes.data(), a.grh.dgid.raw, 16);
   out.sgid_index = a.grh.sgid_index;
-  if (out.dgid.is_multicast() && !find_source(info, out))
+  if (v1 && !out.dgid.is_multicast() && !out.dgid.is_zero())
+    if (const int error = nic::resolve_mac(info, out.dgid, out.dmac))
+      return refuse(error, "{}: no Ethernet address is known for the peer's GID on {}", who,
+                    info.netdev);
+  if (!v1 && out.dgid.is_multicast() && !find_source(info, out))
     return refuse(EINVAL, "{}: {} has no GID of the multicast group's address family", who,
                   info.name);
   out.flow_label = a.grh.flow_label & 0xfffff;
@@ -72,7 +81,7 @@ void fill_ah_attr(const engine::AddressVector& av, ibv_ah_attr& a) {
 namespace {
 
 int check_group(const Context& context, const engine::AddressVector& av) {
-  if (!av.dgid.is_multicast()) return 0;
+  if (!av.dgid.is_multicast() || nic::is_roce_v1(av.sgid_index)) return 0;
   const nic::DeviceInfo info = context.info();
   if (info.netdev == "lo" && !av.dgid.is_v4())
     return refuse(ENETUNREACH,
@@ -172,13 +181,11 @@ ReceivedHeader parse_ipv6(const std::uint8_t* grh) {
 }
 
 // 0, or the errno.
-int find_gid(const Context& context, const Gid& gid, std::uint8_t& index) {
+int find_gid(const Context& context, const Gid& gid, bool v1, std::uint8_t& index) {
   const auto gids = context.info().gids;
-  const auto found = std::find(gids.begin(), gids.end(), gid);
-  if (found == gids.end()) return EINVAL;
-  index = static_cast<std::uint8_t>(found - gids.begin());
-  if (nic::is_roce_v1(index)) ++index;  // the pair's other entry
-  return 0;
+  for (unsigned i = 0; i < gids.size(); ++i)
+    if (gids[i] == gid && nic::is_roce_v1(i) == v1) return index = static_cast<std::uint8_t>(i), 0;
+  return EINVAL;
 }
 
 // The reply to a datagram that was sent to a group has no source address: EINVAL, as the API's
@@ -193,10 +200,12 @@ int init_ah_from_wc(ibv_context* c, std::uint8_t port, const ibv_wc& wc, const i
   const unsigned version = version_of(grh);
   if (!version) return EPROTONOSUPPORT;
   if (port != 1) return EINVAL;
-  if (version == 6 && grh[6] != IPPROTO_UDP) return EPROTONOSUPPORT;
+  constexpr std::uint8_t next_header_ib = 0x1b;  // a GRH: RoCE v1
+  const bool v1 = version == 6 && grh[6] == next_header_ib;
+  if (version == 6 && !v1 && grh[6] != IPPROTO_UDP) return EPROTONOSUPPORT;
   const ReceivedHeader h = version == 4 ? parse_ipv4(grh + ipv4_offset) : parse_ipv6(grh);
   if (h.to_group) return EINVAL;
-  if (const int error = find_gid(*of(c), h.destination, attr.grh.sgid_index)) return error;
+  if (const int error = find_gid(*of(c), h.destination, v1, attr.grh.sgid_index)) return error;
   attr.is_global = 1;
   std::memcpy(attr.grh.dgid.raw, h.source.bytes.data(), 16);
   attr.grh.flow_label = h.flow_label;
@@ -232,9 +241,17 @@ ADVERB_API ibv_ah* ibv_create_ah_from_wc(ibv_pd* pd, ibv_wc* wc, ibv_grh* grh, s
   return ibv_create_ah(pd, &attr);
 }
 
-// The destination's MAC address is the kernel's business: frames leave by UDP sockets.
-ADVERB_API int ibv_resolve_eth_l2_from_gid(ibv_context*, ibv_ah_attr*, std::uint8_t*,
-                                           std::uint16_t*) {
-  errno = EOPNOTSUPP;
-  return -EOPNOTSUPP;
+ADVERB_API int ibv_resolve_eth_l2_from_gid(ibv_context* c, ibv_ah_attr* attr, std::uint8_t* mac,
+                                           std::uint16_t* vlan) {
+  const int error = guarded([&] {
+    std::array<std::uint8_t, 6> found{};
+    adverb::Gid gid;
+    std::memcpy(gid.bytes.data(), attr->grh.dgid.raw, 16);
+    if (const int failed = adverb::nic::resolve_mac(of(c)->info(), gid, found)) return failed;
+    std::copy(found.begin(), found.end(), mac);
+    if (vlan) *vlan = 0xffff;  // none
+    return 0;
+  });
+  errno = error;
+  return -error;
 }

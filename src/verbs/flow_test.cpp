@@ -137,8 +137,6 @@ TEST_F(Raw, LengthsThatNoFrameHas) {
   ibv_qp_init_attr init;
   ASSERT_EQ(ibv_query_qp(qp, &a, IBV_QP_STATE, &init), 0);
   EXPECT_EQ(a.qp_state, IBV_QPS_SQE);
-  wr.opcode = IBV_WR_SEND_WITH_IMM;
-  EXPECT_EQ(ibv_post_send(qp, &wr, &bad), EINVAL);
   EXPECT_EQ(ibv_destroy_qp(qp), 0);
 }
 
