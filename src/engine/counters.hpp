@@ -45,6 +45,7 @@ namespace adverb::engine {
   X(memory_faults) \
   X(cq_overruns) \
   X(drop_no_qp) \
+  X(drop_target_busy) \
   X(drop_qp_state) \
   X(drop_transport) \
   X(drop_source) \

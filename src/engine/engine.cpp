@@ -41,11 +41,25 @@ void Engine::receive(Instant now, const RxFrame& f) {
   if (p.bth.dest_qp == multicast_qpn) return receive_multicast(f);
   account_credit(f);
   QueuePair* q = f.destination.is_multicast() ? nullptr : find(p.bth.dest_qp);
+  if (!q && info.has(wire::ext_xrceth)) q = target_of(p);
   if (!q) {
     ++counters_.drop_no_qp;
-    return;
+  } else if (q->shared) {
+    receive_shared(*q, f);
+  } else {
+    give(now, *q, f);
   }
-  give(now, *q, f);
+}
+
+void Engine::receive_shared(QueuePair& q, const RxFrame& f) {
+  bool gone = false;
+  {
+    TargetTurn turn(*this, q);
+    if (turn) return give(now_, q, f);
+    gone = turn.gone();
+  }
+  ++(gone ? counters_.drop_no_qp : counters_.drop_target_busy);
+  if (gone && !q.shared->held) drop_qp(q);
 }
 
 // Every attached queue pair gets it, but for the one that sent it (IBTA 10.5.2).  Nobody gave
@@ -121,6 +135,7 @@ void Engine::account_credit(const RxFrame& f) {
 bool Engine::transmit(Instant now, TxBurst& tx) {
   now_ = now;
   fire_timers(now);
+  if (!stores_.empty()) hear_news();
   retry_waiting();  // before the doorbells: who waited goes first
   drain_doorbells();
   while (ready_head_ && tx.has_room()) {
@@ -132,10 +147,17 @@ bool Engine::transmit(Instant now, TxBurst& tx) {
     // the same bundle, and a ping-pong costs one send call a side.
     bool owes = Responder(*this, q).owes();
     bool more = Requester(*this, q).send(now, tx, owes ? frames_before_answer : frames_per_turn);
-    if (owes) more = Responder(*this, q).respond(tx) || more;
+    if (owes) more = answer(q, tx) || more;
     if (more) make_ready(q);
   }
   return ready_head_ != nullptr;
+}
+
+bool Engine::answer(QueuePair& q, TxBurst& tx) {
+  TargetTurn turn(*this, q);
+  if (turn) return Responder(*this, q).respond(tx);
+  forget_owed(q);  // as if it were lost on the way
+  return false;
 }
 
 Instant Engine::next_deadline() const {
@@ -382,6 +404,12 @@ void Engine::list_srq(SharedReceiveQueue& srq) {
 }
 
 void Engine::raise(QueuePair& q, AsyncEvent event) {
+  if (q.shared) q.shared->events[q.shared->event_count++ % TargetShare::events_kept] = event;
+  raise_here(q, event);
+}
+
+void Engine::raise_here(QueuePair& q, AsyncEvent event) {
+  if (q.shared && !q.shared->held) return;
   q.pending_events |= 1u << static_cast<unsigned>(event);
   list_qp(q);
 }

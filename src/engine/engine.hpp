@@ -27,6 +27,7 @@
 #include "engine/multicast.hpp"
 #include "engine/number_pool.hpp"
 #include "engine/queue_pair.hpp"
+#include "engine/shared_target.hpp"
 
 namespace adverb::engine {
 
@@ -62,7 +63,8 @@ struct EngineConfig {
 struct QpInit {
   QpType type = QpType::rc;
   PdId pd = 0;
-  XrcdId xrcd = 0;  // of an XRC target, which has none of the next three
+  XrcdId xrcd = 0;               // of an XRC target, which has none of the next three queues
+  TargetStore* store = nullptr;  // of a domain that processes share
   CompletionQueue *send_cq = nullptr, *recv_cq = nullptr;  // an XRC initiator has no receive CQ
   SharedReceiveQueue* srq = nullptr;
   std::uint32_t max_send_wr = 1, max_recv_wr = 1, max_send_sge = 1, max_recv_sge = 1,
@@ -102,11 +104,17 @@ class Engine {
   SharedReceiveQueue* create_srq(std::uint32_t depth, std::uint32_t max_sge, PdId, void* user);
   // One with a number, whose completions go to `cq`; null: there are no numbers left.
   SharedReceiveQueue* create_xrc_srq(std::uint32_t depth, std::uint32_t max_sge, PdId, XrcdId,
-                                     CompletionQueue* cq, void* user);
+                                     CompletionQueue* cq, void* user, TargetStore* store = nullptr);
   bool destroy_srq(SharedReceiveQueue*);  // false: in use
   void arm_srq_limit(SharedReceiveQueue*, std::uint32_t limit);
-  QueuePair* create_qp(const QpInit&);  // null: max_qp are in use
+  QueuePair* create_qp(const QpInit&);  // null: max_qp are in use, or as many shared targets
+  // A target that others hold stays, without a user.
   void destroy_qp(QueuePair*);
+  // An XRC target of that domain, whoever made it, for a handle of this process; null: none.
+  QueuePair* open_target(XrcdId, TargetStore*, Qpn);
+  void refresh(QueuePair&);  // as it is now, if it is shared
+  void add_store(TargetStore*);
+  void forget_store(const TargetStore*);  // nothing of this process is in the domain any more
   ModifyResult modify_qp(Instant now, QueuePair&, const QpAttributes&, std::uint32_t mask);
   // Would a packet find its way?  The GIDs of both ends are there and of one address family.
   ModifyResult check_path(const AddressVector&) const;
@@ -138,6 +146,7 @@ class Engine {
   void for_each_qp(F&& f) {
     for (std::uint32_t i = 0; i < config_.max_qp; ++i)
       if (qps_[i]) f(*qps_[i]);
+    for (auto& q : foreign_) f(*q);
   }
   void fail_all();  // the device is dead: every queue pair to ERROR
 
@@ -147,7 +156,7 @@ class Engine {
   bool transmit(Instant now, TxBurst&);
   Instant next_deadline() const;
   // Nothing to send and no doorbell: transmit() would only look at the timers.
-  bool idle() const { return !ready_head_ && !waiting_ && !doorbells_pending(); }
+  bool idle() const { return !ready_head_ && !waiting_ && !doorbells_pending() && !news_pending(); }
   // What the nic reads before it looks into all its sockets, and gives back when it found them all
   // empty.
   std::uint64_t credit_mark() const;
@@ -168,6 +177,25 @@ class Engine {
   friend class Requester;
   friend class Completer;
   friend class Responder;
+  friend class TargetTurn;
+
+  void receive_shared(QueuePair&, const RxFrame&);
+  bool answer(QueuePair&, TxBurst&);
+  QueuePair* target_of(const wire::Packet&);
+  QueuePair* find_target(XrcdId, TargetStore*, Qpn);
+  std::vector<std::unique_ptr<QueuePair>>::iterator place_of(Qpn);  // in foreign_
+  void share(QueuePair&, TargetStore*, SharedTarget*);
+  bool share_new(QueuePair&, TargetStore*);
+  void adopt(QueuePair&, const TargetState&);
+  void forget_owed(QueuePair&);
+  void make_resources(QueuePair&, std::uint32_t count);
+  std::vector<QueuePair*> shared_qps();
+  void hear_news();
+  bool news_pending() const;
+  void raise_here(QueuePair&, AsyncEvent);
+  void drop_qp(QueuePair&);
+  const Gid& gid(unsigned index) const { return gids_[index]; }
+  std::uint8_t index_of(const Gid&) const;
 
   void make_ready(QueuePair&);
   void drain_doorbells();
@@ -228,6 +256,12 @@ class Engine {
   // XRC SRQs by the index of their number.
   std::vector<SharedReceiveQueue*> xrc_srqs_;
   NumberPool free_srqns_;
+  struct StoreEntry {
+    TargetStore* store;
+    std::uint32_t seen;  // of its news
+  };
+  std::vector<StoreEntry> stores_;
+  std::vector<std::unique_ptr<QueuePair>> foreign_;  // shared targets of others, in order of QPN
   std::vector<std::unique_ptr<CompletionQueue>> cqs_;
   std::vector<std::unique_ptr<SharedReceiveQueue>> srqs_;
   std::vector<std::unique_ptr<Destination>> destinations_;

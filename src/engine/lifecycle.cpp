@@ -85,7 +85,8 @@ SharedReceiveQueue* Engine::create_srq(std::uint32_t depth, std::uint32_t max_sg
 }
 
 SharedReceiveQueue* Engine::create_xrc_srq(std::uint32_t depth, std::uint32_t max_sge, PdId pd,
-                                           XrcdId xrcd, CompletionQueue* cq, void* user) {
+                                           XrcdId xrcd, CompletionQueue* cq, void* user,
+                                           TargetStore* store) {
   constexpr std::uint32_t most = 1u << Srqn::index_bits;
   if (xrc_srqs_.empty()) {
     xrc_srqs_.resize(most);
@@ -94,6 +95,7 @@ SharedReceiveQueue* Engine::create_xrc_srq(std::uint32_t depth, std::uint32_t ma
   if (free_srqns_.empty()) return nullptr;
   SharedReceiveQueue* srq = create_srq(depth, max_sge, pd, user);
   srq->xrcd = xrcd;
+  srq->store = store;
   srq->cq = cq;
   ++cq->attached;
   srq->srqn = Srqn::of(config_.slot, free_srqns_.take());
@@ -165,6 +167,10 @@ QueuePair* Engine::create_qp(const QpInit& init) {
   q->recv_cq = init.recv_cq;
   attach(*q, 1);
   q->ack_timer.owner = q->rnr_timer.owner = q.get();
+  if (init.store && !share_new(*q, init.store)) {
+    free_qps_.give(index);
+    return nullptr;
+  }
   return (qps_[index] = std::move(q)).get();
 }
 
@@ -177,11 +183,28 @@ void Engine::attach(QueuePair& q, std::uint32_t by) {
 }
 
 void Engine::destroy_qp(QueuePair* q) {
-  reset(*q);
-  multicast_.forget(*q);
-  flows_.forget(*q);
-  attach(*q, ~0u);
-  unsigned index = q->qpn.index();
+  if (q->shared) {
+    q->shared->held = false;
+    if (!q->shared->store->release(*q->shared->target)) {
+      q->user = nullptr;
+      if (std::exchange(q->listed, false)) remove_from(qp_events_, q, &QueuePair::next_event);
+      q->pending_events = 0;
+      return;
+    }
+  }
+  drop_qp(*q);
+}
+
+void Engine::drop_qp(QueuePair& q) {
+  reset(q);
+  multicast_.forget(q);
+  flows_.forget(q);
+  attach(q, ~0u);
+  const unsigned index = q.qpn.index();
+  if (const auto place = place_of(q.qpn); place != foreign_.end() && place->get() == &q) {
+    foreign_.erase(place);
+    return;
+  }
   qps_[index].reset();
   free_qps_.give(index);
 }
@@ -229,6 +252,7 @@ void Engine::reset(QueuePair& q) {
   q.resp = {};
   q.draining = q.comm_established = false;
   q.attr = {};
+  if (q.shared) ++q.shared->epoch;
 }
 
 // --- destinations
@@ -263,6 +287,8 @@ void Engine::set_path(QueuePair& q) {
 ModifyResult Engine::modify_qp(Instant now, QueuePair& q, const QpAttributes& attr,
                                std::uint32_t mask) {
   now_ = now;
+  TargetTurn turn(*this, q);
+  if (!turn) return {{}, "another process has the target, or it is gone", 0, 0};
   mask &= ~attr_kernel_only;
   QpState from = q.state.load(std::memory_order_relaxed);
   QpState to = mask & attr_state ? attr.state : from;
@@ -341,8 +367,7 @@ void Engine::apply(Instant now, QueuePair& q, const QpAttributes& a, std::uint32
   if (mask & attr_dest_qpn) d.dest_qpn = a.dest_qpn;
 
   if (to == QpState::error) {
-    q.resp.pending_head = q.resp.pending_tail;
-    q.resp.ack_owed = q.resp.nak_owed = q.resp.cnp_owed = false;
+    forget_owed(q);
     return to_error(q, AsyncEvent::qp_fatal, false);
   }
   if (to == QpState::rtr && from != QpState::rtr) enter_rtr(q);
@@ -366,11 +391,16 @@ void Engine::enter_rtr(QueuePair& q) {
   if (datagrams) return;
   q.resp.expected = q.attr.rq_psn;
   if (is_reliable(q.type) && q.attr.max_dest_rd_atomic) {
-    q.resp.dest_resources = q.attr.max_dest_rd_atomic;
-    q.resp.resources = std::make_unique<ResponderResource[]>(q.resp.dest_resources);
-    q.resp.pending = std::make_unique<PendingResponse[]>(q.resp.dest_resources);
+    make_resources(q, q.attr.max_dest_rd_atomic);
   }
   set_path(q);
+}
+
+void Engine::make_resources(QueuePair& q, std::uint32_t count) {
+  q.resp.dest_resources = count;
+  q.resp.resources = std::make_unique<ResponderResource[]>(count);
+  q.resp.pending = std::make_unique<PendingResponse[]>(count);
+  q.resp.pending_head = q.resp.pending_tail = 0;
 }
 
 void Engine::enter_rts(QueuePair& q) {
@@ -401,6 +431,8 @@ void Engine::to_error(QueuePair& q, AsyncEvent why, bool raise_event) {
 }
 
 void Engine::inject(AsyncEvent event, QueuePair& q, CompletionQueue* cq) {
+  TargetTurn turn(*this, q);
+  if (!turn) return;
   switch (event) {
     case AsyncEvent::qp_fatal:
     case AsyncEvent::qp_req_err:
@@ -421,7 +453,11 @@ void Engine::inject(AsyncEvent event, QueuePair& q, CompletionQueue* cq) {
 }
 
 void Engine::fail_all() {
-  for_each_qp([&](QueuePair& q) { to_error(q, AsyncEvent::qp_fatal, false); });
+  for_each_qp([&](QueuePair& q) {
+    if (q.shared && !q.shared->held) return;
+    TargetTurn turn(*this, q);
+    if (turn) to_error(q, AsyncEvent::qp_fatal, false);
+  });
 }
 
 // UC and UD: a failed send stops the send queue only.

@@ -5,6 +5,7 @@
 // responder.cpp; this file is the state.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -117,6 +118,7 @@ struct ResponderState {
   Psn expected{};
   std::uint32_t msn = 0;
   wire::OpcodeInfo previous{};  // last request opcode of the open message
+  Srqn srqn{};                  // XRC: that the latest message names
   RecvWqe recv{};               // the WQE being filled
   bool recv_open = false;
   std::uint64_t received = 0;  // bytes of the open message
@@ -136,6 +138,21 @@ struct ResponderState {
   bool nak_sent = false;  // a sequence NAK is out; silence until `expected` arrives
   bool cnp_owed = false;
   Instant next_cnp{};  // not before
+};
+
+class TargetStore;
+struct SharedTarget;
+
+// A queue pair's part in an XRC target that processes share (shared_target.hpp).
+struct TargetShare {
+  static constexpr std::uint32_t events_kept = 8;
+  TargetStore* store{};
+  SharedTarget* target{};
+  bool held = false;              // this process has handles
+  std::uint32_t seen = 0;         // the generation that the queue pair has
+  std::uint32_t epoch = 0;        // counts resets: what was owed before one is void
+  std::uint32_t event_count = 0;  // asynchronous events so far; the latest are kept
+  std::array<AsyncEvent, events_kept> events{};
 };
 
 class QueuePair {
@@ -161,6 +178,8 @@ class QueuePair {
 
   //= IBTA 10.2.9: the lists of an SRQ's receive WQEs are of the SRQ's protection domain
   PdId receive_pd() const { return srq ? srq->pd : pd; }
+
+  std::unique_ptr<TargetShare> shared;  // null: this engine's alone
 
   RequesterState req;
   CompleterState comp;

@@ -186,13 +186,14 @@ Verdict Responder::admit(const wire::Packet& p) {
 Verdict Responder::bind_srq(const wire::Packet& p, const wire::OpcodeInfo& info) {
   if (q_.type != QpType::xrc_recv) return Verdict::ok;
   const Srqn srqn(p.xrc.srqn);
-  if (!info.starts()) return q_.srq && q_.srq->srqn == srqn ? Verdict::ok : Verdict::wrong_srq;
+  if (!info.starts()) return q_.srq && q_.resp.srqn == srqn ? Verdict::ok : Verdict::wrong_srq;
   SharedReceiveQueue* srq = e_.find_srq(srqn);
   if (!srq || srq->xrcd != q_.xrcd) return Verdict::wrong_srq;
   q_.srq = srq;
   q_.rq = &srq->queue;
   q_.recv_cq = srq->cq;
   q_.pd = srq->pd;
+  q_.resp.srqn = srqn;
   return Verdict::ok;
 }
 
@@ -585,6 +586,11 @@ bool Responder::respond(TxBurst& tx) {
       return false;
     }
     PendingResponse& next = pending_at(r.pending_head);
+    // Another process that shares the target took the resource: its response is not awaited.
+    if (q_.shared && !e_.find_srq(r.resources[next.resource].srqn)) {
+      ++r.pending_head;
+      continue;
+    }
     if (!emit_response(tx, next)) break;
     if (++next.next < next.end) continue;
     r.resources[next.resource].answered = true;

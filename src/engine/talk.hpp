@@ -302,6 +302,7 @@ struct Options {
   std::uint32_t max_send_wr = 64, max_recv_wr = 64, cq_size = 256;
   std::uint32_t srq_depth = 0;  // not 0: the QP has an SRQ; an XRC target always
   PdId srq_pd = 1;
+  TargetStore* store = nullptr;  // of the XRC domain
   bool sq_sig_all = false, v6 = false;
   std::size_t arena = 1 << 19;  // of a TxBurst
   QpState state = QpState::rts;
@@ -341,9 +342,10 @@ class Talk {
     send_cq = engine.create_cq(o.cq_size, &send_cq);
     recv_cq = engine.create_cq(o.cq_size, &recv_cq);
     if (o.type == QpType::xrc_recv)
-      srq = engine.create_xrc_srq(16, 4, pd, xrcd, recv_cq, &srq);
+      srq = engine.create_xrc_srq(16, 4, pd, xrcd, recv_cq, &srq, o.store);
     else if (o.srq_depth)
       srq = engine.create_srq(o.srq_depth, 4, o.srq_pd, &srq);
+    if (o.store) engine.add_store(o.store);
     qp = create_qp();
     modify_to(*qp, o.state);
   }
@@ -369,6 +371,7 @@ class Talk {
     return engine.create_qp({.type = o.type,
                              .pd = pd,
                              .xrcd = xrcd,
+                             .store = o.store,
                              .send_cq = send_cq,
                              .recv_cq = recv_cq,
                              .srq = o.type == QpType::xrc_recv ? nullptr : srq,

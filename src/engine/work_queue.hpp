@@ -128,6 +128,7 @@ class ReceiveQueue {
 };
 
 class CompletionQueue;
+class TargetStore;
 
 // SRQ: a receive queue that several QPs of one PD share, with a limit event (IBTA 10.2.9).  An XRC
 // SRQ is named by each message instead, and has a completion queue (annex A14).
@@ -136,7 +137,8 @@ struct SharedReceiveQueue {
       : queue(depth, max_sge), pd(pd) {}
   ReceiveQueue queue;
   PdId pd;
-  XrcdId xrcd = 0;  // 0: no XRC SRQ, and without the next two
+  XrcdId xrcd = 0;               // 0: no XRC SRQ, and without the next three
+  TargetStore* store = nullptr;  // null: the domain is this engine's alone
   CompletionQueue* cq = nullptr;
   Srqn srqn{};
   std::atomic<std::uint32_t> limit{0};  // armed limit; 0 disarmed
