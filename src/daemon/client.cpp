@@ -65,6 +65,15 @@ struct HeldPool {
   std::uint32_t flags = 0;
 };
 
+Request request_of(RequestKind kind, const XrcKey& key) {
+  Request r;
+  r.kind = kind;
+  std::memcpy(&r.gid.bytes[0], &key.device, 8);
+  std::memcpy(&r.gid.bytes[8], &key.inode, 8);
+  r.ifindex = key.ifindex;
+  return r;
+}
+
 // A daemon that was asked to start.
 class Launcher {
  public:
@@ -109,6 +118,7 @@ struct Client::State {
   std::uint32_t serial = 0;
   bool unsteered = false;
   std::map<PoolKey, HeldPool> pools;
+  std::map<XrcKey, Descriptor> domains;
 
   std::expected<void, ClientError> take_slot(long long deadline);
   std::expected<void, ClientError> reach_daemon(long long deadline);
@@ -121,6 +131,8 @@ struct Client::State {
   bool alive() const;
   bool recover();
   bool send_resume(int socket);
+  // What the daemon answers, however often it is another one; the caller has no lock.
+  std::expected<Descriptors, ClientError> ask(const Request&, std::uint32_t* flags);
 };
 
 void Client::State::use(Descriptor socket) {
@@ -251,6 +263,11 @@ bool Client::State::send_resume(int socket) {
     for (const auto& v : pool.vaults) vaults.push_back(v.get());
     if (!send_message(socket, &hand, sizeof hand, vaults)) return false;
   }
+  for (const auto& [key, memory_of_domain] : domains) {
+    const Request hand = request_of(RequestKind::hand_xrcd, key);
+    const int fd = memory_of_domain.get();
+    if (!send_message(socket, &hand, sizeof hand, {&fd, 1})) return false;
+  }
   return true;
 }
 
@@ -328,31 +345,65 @@ bool Client::recover() {
   return lock && state_->recover();
 }
 
+std::expected<Descriptors, ClientError> Client::State::ask(const Request& request,
+                                                           std::uint32_t* flags) {
+  const long long deadline = now_ms() + patience_ms;
+  for (; now_ms() < deadline; sleep_ms(2)) {
+    std::lock_guard lock(mutex);
+    if (!recover()) continue;
+    if (detached)
+      return fail(ESTALE, "this process's slot was lost while it stood still; start it again");
+    Descriptors descriptors;
+    auto reply = transact(request, descriptors, deadline);
+    if (!reply) continue;
+    if (reply->error) return fail(reply->error, reply->message.data());
+    *flags = reply->flags;
+    return descriptors;
+  }
+  return fail(ETIMEDOUT, "adverbd cannot be reached");
+}
+
 std::expected<int, ClientError> Client::receive_socket(const Gid& gid, unsigned ifindex) {
   State& s = *state_;
-  const long long deadline = now_ms() + patience_ms;
   Request request;
   request.kind = RequestKind::local_address;
   request.gid = gid;
   request.ifindex = is_link_local(gid) ? ifindex : 0;
-  for (; now_ms() < deadline; sleep_ms(2)) {
-    std::lock_guard lock(s.mutex);
-    if (!s.recover()) continue;
-    if (s.detached)
-      return fail(ESTALE, "this process's slot was lost while it stood still; start it again");
-    Descriptors descriptors;
-    auto reply = s.transact(request, descriptors, deadline);
-    if (!reply) continue;
-    if (reply->error) return fail(reply->error, reply->message.data());
-    if (descriptors.size() < 2) return fail(EPROTO, "adverbd sent no socket");
-    HeldPool pool;
-    pool.flags = reply->flags;
-    std::move(descriptors.begin() + 1, descriptors.end(), std::back_inserter(pool.vaults));
-    s.unsteered |= (pool.flags & flag_unsteered) != 0;
-    s.pools.insert_or_assign(PoolKey{request.gid, request.ifindex}, std::move(pool));
-    return descriptors[0].release();
-  }
-  return fail(ETIMEDOUT, "adverbd cannot be reached");
+  HeldPool pool;
+  auto descriptors = s.ask(request, &pool.flags);
+  if (!descriptors) return std::unexpected(descriptors.error());
+  if (descriptors->size() < 2) return fail(EPROTO, "adverbd sent no socket");
+  std::move(descriptors->begin() + 1, descriptors->end(), std::back_inserter(pool.vaults));
+  std::lock_guard lock(s.mutex);
+  s.unsteered |= (pool.flags & flag_unsteered) != 0;
+  s.pools.insert_or_assign(PoolKey{request.gid, request.ifindex}, std::move(pool));
+  return (*descriptors)[0].release();
+}
+
+std::expected<int, ClientError> Client::open_xrcd(const XrcKey& key, bool create, bool exclusive) {
+  State& s = *state_;
+  Request request = request_of(RequestKind::open_xrcd, key);
+  request.flags = (create ? flag_create : 0) | (exclusive ? flag_exclusive : 0);
+  std::uint32_t none = 0;
+  auto descriptors = s.ask(request, &none);
+  if (!descriptors) return std::unexpected(descriptors.error());
+  if (descriptors->size() != 1) return fail(EPROTO, "adverbd sent no memory of the XRC domain");
+  const int fd = ::fcntl((*descriptors)[0].get(), F_DUPFD_CLOEXEC, 3);
+  if (fd < 0) return fail(errno, std::strerror(errno));
+  std::lock_guard lock(s.mutex);
+  s.domains.insert_or_assign(key, std::move((*descriptors)[0]));
+  return fd;
+}
+
+void Client::close_xrcd(const XrcKey& key) {
+  State& s = *state_;
+  if (s.pid != ::getpid()) return;
+  std::lock_guard lock(s.mutex);
+  s.domains.erase(key);
+  if (!s.connection || s.resuming) return;  // the next daemon hears of what is open only
+  constexpr long long most_ms = 1000;
+  Descriptors none;
+  (void)s.transact(request_of(RequestKind::close_xrcd, key), none, now_ms() + most_ms);
 }
 
 std::expected<std::string, ClientError> daemon_status() {

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/types.hpp"
+#include "daemon/xrc_memory.hpp"
 #include "engine/credit.hpp"
 
 namespace adverb::daemon {
@@ -35,6 +36,10 @@ class Client {
   // False once the kernel refused steering for an address: its frames arrive through the relay
   // socket.
   bool steered() const;
+  // The memory of the XRC domain that belongs to an inode; the caller owns the descriptor.  EAGAIN:
+  // there is none, and `create` is false; EINVAL: there is one, and `exclusive` is true.
+  std::expected<int, ClientError> open_xrcd(const XrcKey&, bool create, bool exclusive);
+  void close_xrcd(const XrcKey&);  // nothing of this process is in it any more
   // A unix datagram socket, bound to relay_name_prefix() + slot; the caller owns it (a duplicate).
   int take_relay_socket();
   std::string relay_name_prefix() const;

@@ -15,6 +15,9 @@
 //   local_address -                         flags (the slot's receive socket, the pool's vaults)
 //   goodbye       -                         none; the slot is free from now on
 //   status        -                         one message of JSON text instead of a Reply
+//   open_xrcd     -                         (the domain's memory); gid holds device and inode
+//   close_xrcd    -                         empty: nothing of the client is in the domain any more
+//   hand_xrcd     the domain's memory       none; as hand_pool
 #pragma once
 
 #include <array>
@@ -40,9 +43,13 @@ enum class RequestKind : std::uint32_t {
   local_address = 4,
   goodbye = 5,
   status = 6,
+  open_xrcd = 7,
+  close_xrcd = 8,
+  hand_xrcd = 9,
 };
 
-inline constexpr std::uint32_t flag_unsteered = 1;  // of a pool
+inline constexpr std::uint32_t flag_unsteered = 1;                   // of a pool
+inline constexpr std::uint32_t flag_create = 1, flag_exclusive = 2;  // of open_xrcd
 
 struct Request {
   std::uint32_t magic = protocol_magic;

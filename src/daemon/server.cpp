@@ -183,6 +183,8 @@ int Server::next_timeout() const {
     if (c.pending) at = std::min(at, now + retry_ms);
     if (!c.slot) at = std::min(at, c.idle_deadline);
   }
+  for (const auto& [key, domain] : domains_)
+    if (!domain.dead.empty()) at = std::min(at, std::max(now, next_orphan_check_));
   for (const Slot& s : slots_)
     if (s.state == Slot::orphan) at = std::min(at, std::max(now, next_orphan_check_));
   return static_cast<int>(std::clamp(at - now, 0LL, 60000LL));
@@ -198,7 +200,10 @@ void Server::on_time() {
     if (late) drop_connection(id);
   }
   const bool check = now >= next_orphan_check_;
-  if (check) next_orphan_check_ = now + orphan_check_ms;
+  if (check) {
+    next_orphan_check_ = now + orphan_check_ms;
+    bury();
+  }
   for (unsigned s = 1; s < slots_.size(); ++s) {
     if (check && slots_[s].state == Slot::orphan && !owner_lives(s)) release(s);
     busy |= slots_[s].state != Slot::free;
@@ -291,6 +296,12 @@ void Server::handle(std::uint32_t id, const Request& request, Descriptors& descr
     }
     case RequestKind::status:
       return status(id);
+    case RequestKind::open_xrcd:
+      return open_xrcd(id, request);
+    case RequestKind::close_xrcd:
+      return close_xrcd(id, request);
+    case RequestKind::hand_xrcd:
+      return hand_xrcd(id, request, descriptors);
   }
   refuse(id, request, EOPNOTSUPP, "this adverbd does not know that request");
 }
@@ -330,6 +341,8 @@ void Server::retry_pending() {
     const Request request = *it->second.pending;
     if (request.kind == RequestKind::take_slot)
       take_slot(id, request);
+    else if (request.kind == RequestKind::open_xrcd)
+      open_xrcd(id, request);
     else
       local_address(id, request);
   }
@@ -407,6 +420,7 @@ void Server::release(unsigned slot) {
   memory.owners[slot].released = ++memory.header.releases;
   memory.owners[slot].taken = 0;
   free_.push_back(slot);
+  leave_domains(slot);
   watch_free_sockets(slot, true);
   forget_credit(slot);
 }
@@ -438,12 +452,13 @@ void Server::on_pidfd(unsigned slot) {
   release(slot);
 }
 
-// First in, first out.  A name that is still bound belongs to a forked child of the last owner.
+// First in, first out.  A name that is still bound belongs to a forked child of the last owner, and
+// an XRC target that others hold goes on under the last owner's number.
 unsigned Server::pick_free_slot() {
   for (std::size_t i = free_.size(); i > 0; --i) {
     const unsigned slot = free_.front();
     free_.pop_front();
-    if (!relay_bound(slot)) return slot;
+    if (!relay_bound(slot) && !names_a_target(slot)) return slot;
     free_.push_back(slot);
   }
   return 0;

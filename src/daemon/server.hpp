@@ -14,12 +14,14 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "daemon/descriptors.hpp"
 #include "daemon/protocol.hpp"
 #include "daemon/slot_table.hpp"
+#include "daemon/xrc_memory.hpp"
 #include "port/udp_receiver.hpp"
 
 namespace adverb::daemon {
@@ -48,6 +50,12 @@ class Server {
     // rest of a bundle whose first segment was a stray).
     port::PortCounters counters;
     std::unique_ptr<port::UdpReceiver> strays;
+  };
+  // An XRC domain that belongs to an inode, as long as some slot has it open.
+  struct Domain {
+    XrcMemory memory;
+    std::set<unsigned> slots;
+    std::set<unsigned> dead;  // still to be taken out of the memory
   };
   struct Connection {
     Descriptor socket;
@@ -80,6 +88,13 @@ class Server {
   void local_address(std::uint32_t id, const Request&);
   void status(std::uint32_t id);
   void retry_pending();
+  // server_xrc.cpp
+  void open_xrcd(std::uint32_t id, const Request&);
+  void close_xrcd(std::uint32_t id, const Request&);
+  void hand_xrcd(std::uint32_t id, const Request&, Descriptors&);
+  void leave_domains(unsigned slot);
+  void bury();
+  bool names_a_target(unsigned slot) const;
 
   bool have_table();  // makes one unless predecessors may still hand theirs over
   bool awaits_handover() const;
@@ -110,6 +125,7 @@ class Server {
   std::deque<unsigned> free_;
   long long no_wait_until_ = 0;  // for a port that somebody else has
   std::vector<std::unique_ptr<Pool>> pools_;
+  std::map<XrcKey, Domain> domains_;
   std::map<std::uint32_t, Connection> connections_;
   std::uint32_t next_connection_ = 1;
   bool predecessors_ = false;  // living relay sockets were found at start

@@ -288,7 +288,16 @@ bool Device::destroy_srq(engine::SharedReceiveQueue* srq) {
   return done;
 }
 
-XrcDomains& Device::xrc_domains() { return impl_->xrc_domains; }
+std::expected<XrcDomain*, OpenError> Device::open_xrc_domain(int fd, int flags) {
+  if (dead()) return std::unexpected(OpenError{EIO, "the device is the parent process's"});
+  return impl_->xrc_domains.open(fd, flags, *impl_->client, info().ifindex,
+                                 [&](const auto& f) { retire(f); });
+}
+
+void Device::close_xrc_domain(XrcDomain* domain) {
+  if (dead()) return;
+  impl_->xrc_domains.close(domain, *impl_->client, [&](const auto& f) { retire(f); });
+}
 
 void Device::doorbell(engine::QueuePair& qp) {
   if (dead()) return;

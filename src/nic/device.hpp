@@ -81,7 +81,9 @@ class Device {
   bool destroy_cq(engine::CompletionQueue*);
   bool destroy_srq(engine::SharedReceiveQueue*);
 
-  XrcDomains& xrc_domains();
+  // ibv_open_xrcd(3), see XrcDomains.
+  std::expected<XrcDomain*, OpenError> open_xrc_domain(int fd, int flags);
+  void close_xrc_domain(XrcDomain*);
 
   // --- data path
   void doorbell(engine::QueuePair&);  // after a publish() to the send queue

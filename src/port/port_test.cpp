@@ -123,6 +123,29 @@ TEST_P(PoolTest, EverySlotGetsItsOwnPacketsAndBundles) {
   for (int fd : pool->sockets) ::close(fd);
 }
 
+// Requests of XRC go to the process whose SRQ they name, all else to the queue pair's.
+TEST_P(PoolTest, EveryOpcodeIsSteeredByItsOwnNumber) {
+  auto pool = create_pool(gid, 0, 4);
+  ASSERT_TRUE(pool);
+  Stranger peer(gid);
+  for (unsigned opcode = 0; opcode < 256; ++opcode) {
+    const wire::OpcodeInfo& info = wire::info_of(wire::Opcode(static_cast<std::uint8_t>(opcode)));
+    if (!info) continue;
+    Bytes b(32);
+    b[0] = static_cast<std::uint8_t>(opcode);
+    const std::uint32_t dest = Qpn::of(2, 1).raw(), srqn = Qpn::of(3, 1).raw();
+    for (unsigned i = 0; i < 3; ++i) {
+      b[5 + i] = static_cast<std::uint8_t>(dest >> (16 - 8 * i));
+      b[13 + i] = static_cast<std::uint8_t>(srqn >> (16 - 8 * i));
+    }
+    peer.send(gid, b);
+    const bool by_srq = info.has(wire::ext_xrceth);
+    EXPECT_EQ(waiting(pool->sockets[2]).size(), by_srq ? 0u : 1u) << opcode << info.name;
+    EXPECT_EQ(waiting(pool->sockets[3]).size(), by_srq ? 1u : 0u) << opcode << info.name;
+  }
+  for (int fd : pool->sockets) ::close(fd);
+}
+
 TEST_P(PoolTest, RuntsAndSlotsBeyondThePoolGoToSlotZero) {
   auto pool = create_pool(gid, 0, 4);
   ASSERT_TRUE(pool);

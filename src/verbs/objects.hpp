@@ -189,7 +189,7 @@ inline Cq* of(ibv_cq_ex* c) { return reinterpret_cast<Cq*>(c); }
 struct Xrcd {
   ibv_xrcd xrcd{};
   Context* context = nullptr;
-  std::shared_ptr<nic::XrcDomain> domain;
+  nic::XrcDomain* domain = nullptr;
   std::atomic<std::uint32_t> references{0};
 };
 inline Xrcd* of(ibv_xrcd* x) { return reinterpret_cast<Xrcd*>(x); }

@@ -156,6 +156,8 @@ void fill_public(Qp& qp, ibv_context* c, const ibv_qp_init_attr_ex& a) {
   if (a.qp_type != IBV_QPT_XRC_RECV) {
     pub.pd = a.pd;
     pub.send_cq = a.send_cq;
+  }
+  if (a.qp_type != IBV_QPT_XRC_RECV && a.qp_type != IBV_QPT_XRC_SEND) {
     pub.recv_cq = a.recv_cq;
     pub.srq = a.srq;
   }
@@ -206,6 +208,7 @@ ibv_qp* create_qp(ibv_context* c, ibv_qp_init_attr_ex& a, std::uint64_t ops) {
   const engine::QpInit init{.type = static_cast<engine::QpType>(a.qp_type),
                             .pd = qp->pd ? qp->pd->id : 0,
                             .xrcd = qp->xrcd ? qp->xrcd->domain->id : 0,
+                            .store = qp->xrcd ? qp->xrcd->domain->store() : nullptr,
                             .send_cq = qp->send_cq ? qp->send_cq->queue : nullptr,
                             .recv_cq = qp->recv_cq ? qp->recv_cq->queue : nullptr,
                             .srq = qp->srq ? qp->srq->queue : nullptr,
@@ -395,7 +398,8 @@ int query_qp(Qp& qp, ibv_qp_attr& out, ibv_qp_init_attr& init) {
   if (const int error = live().check(&qp, Kind::qp)) return error;
   out = {};
   engine::QpAttributes attr;
-  qp.context->device->with_engine([&](engine::Engine&, Instant) {
+  qp.context->device->with_engine([&](engine::Engine& e, Instant) {
+    e.refresh(*qp.pair);
     const engine::QueuePair& p = *qp.pair;
     attr = p.attr;
     const engine::QpState state = p.state.load(std::memory_order_relaxed);
@@ -481,11 +485,11 @@ ibv_qp* do_open_qp(ibv_context* c, const ibv_qp_open_attr& a) {
   qp->context = context;
   qp->xrcd = of(a.xrcd);
   qp->pair = context->device->with_engine([&](engine::Engine& e, Instant) -> engine::QueuePair* {
-    engine::QueuePair* pair = e.find(Qpn(a.qp_num));
-    if (!pair || pair->type != engine::QpType::xrc_recv || pair->xrcd != qp->xrcd->domain->id)
-      return nullptr;
+    const nic::XrcDomain& domain = *qp->xrcd->domain;
+    engine::QueuePair* pair = e.open_target(domain.id, domain.store(), Qpn(a.qp_num));
+    if (!pair) return nullptr;
     std::lock_guard hold(handles_mutex());
-    qp->next_handle = std::exchange(static_cast<Qp*>(pair->user)->next_handle, qp.get());
+    qp->next_handle = static_cast<Qp*>(std::exchange(pair->user, qp.get()));
     return pair;
   });
   if (!qp->pair) return fail(EINVAL, "open_qp: no QP {:#x} in that XRC domain", a.qp_num);

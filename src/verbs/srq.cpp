@@ -39,7 +39,7 @@ ibv_srq* create_srq(ibv_pd* p, void* srq_context, ibv_srq_attr& attr, XrcPart xr
   srq->queue = pd->context->device->with_engine([&](engine::Engine& e, Instant) {
     if (!xrc.xrcd) return e.create_srq(attr.max_wr, attr.max_sge, pd->id, srq.get());
     return e.create_xrc_srq(attr.max_wr, attr.max_sge, pd->id, xrc.xrcd->domain->id, xrc.cq->queue,
-                            srq.get());
+                            srq.get(), xrc.xrcd->domain->store());
   });
   if (!srq->queue) return fail(ENOMEM, "create_srq: all XRC SRQs of this process are in use");
   srq->number = xrc.xrcd ? srq->queue->srqn.raw()

@@ -18,12 +18,12 @@ ibv_xrcd* do_open_xrcd(ibv_context* c, const ibv_xrcd_init_attr& a) {
   if (a.comp_mask & ~all) return errno = EOPNOTSUPP, nullptr;
   if (a.comp_mask != all)
     return fail(EINVAL, "open_xrcd: comp_mask {:#x} lacks FD or OFLAGS", a.comp_mask);
-  auto domain = context->device->xrc_domains().open(a.fd, a.oflags);
+  auto domain = context->device->open_xrc_domain(a.fd, static_cast<int>(a.oflags));
   if (!domain) return fail(domain.error().error, "open_xrcd: {}", domain.error().message);
   auto xrcd = std::make_unique<Xrcd>();
   xrcd->xrcd.context = c;
   xrcd->context = context;
-  xrcd->domain = std::move(*domain);
+  xrcd->domain = *domain;
   ++context->references;
   live().add(&xrcd->xrcd, Kind::xrcd);
   return &xrcd.release()->xrcd;
@@ -36,6 +36,7 @@ int do_close_xrcd(ibv_xrcd* x) {
   if (xrcd->references) return EBUSY;
   live().remove(x, Kind::xrcd);
   Context* context = xrcd->context;
+  context->device->close_xrc_domain(xrcd->domain);
   delete xrcd;
   context->release();
   return 0;

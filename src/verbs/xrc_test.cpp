@@ -231,6 +231,23 @@ TEST_F(Xrc, MessagesAndRemoteMemory) {
   EXPECT_EQ(ibv_destroy_qp(target), 0);
 }
 
+// No process has such an SRQ: the target's own one says so.
+TEST_F(Xrc, NumbersThatNameNoProcess) {
+  for (const std::uint32_t srqn : {0u, 1u, 0xfffffeu, 1000u << 14}) {
+    ibv_qp *initiator = make_initiator(), *target = make_target(xrcd);
+    ASSERT_TRUE(initiator && target);
+    connect(initiator, target);
+    ASSERT_EQ(send(initiator, srqn, 5, "hello"), 0);
+    const std::vector<ibv_wc> done = completions(1);
+    ASSERT_EQ(done.size(), 1u);
+    EXPECT_EQ(done[0].status, IBV_WC_REM_INV_REQ_ERR) << srqn;
+    EXPECT_EQ(async_events(1)[0].event_type, IBV_EVENT_QP_REQ_ERR);
+    EXPECT_EQ(async_events(1)[0].event_type, IBV_EVENT_QP_LAST_WQE_REACHED);
+    EXPECT_EQ(ibv_destroy_qp(initiator), 0);
+    EXPECT_EQ(ibv_destroy_qp(target), 0);
+  }
+}
+
 TEST_F(Xrc, ExtendedPosts) {
   ibv_qp *initiator = make_initiator(IBV_QP_EX_WITH_SEND_WITH_IMM), *target = make_target(xrcd);
   ASSERT_TRUE(initiator && target);
