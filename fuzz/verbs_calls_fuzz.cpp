@@ -182,11 +182,41 @@ class Program {
     if (channel) p.channel = channel, ++channel->users;
     if (domain) p.domain = domain, ++domain->users;
   }
+  void xrcd(Record& in) {
+    XrcdPlace& p = s_.xrcds[in.below(2)];
+    if (p.xrcd) return s_.destroy(p);
+    const bool sane = in.chance(220);
+    ibv_xrcd_init_attr a{sane ? 3u : in.word(), sane ? -1 : static_cast<int>(in.word()),
+                         sane ? O_CREAT : static_cast<int>(in.word())};
+    if (a.fd >= 0) a.fd |= 1 << 20;  // no descriptor of the fuzzer's
+    p.xrcd = made([&] { return ibv_open_xrcd(context(in), &a); });
+    REQUIRE(p.xrcd || !sane);
+  }
+  // An XRC SRQ, if there is what it needs.
+  bool xrc_srq(SrqPlace& p, PdPlace& pd, Record& in) {
+    XrcdPlace* xrcd = pick(s_.xrcds, &XrcdPlace::xrcd, in);
+    CqPlace* cq = a_cq(in);
+    if (!xrcd || !cq) return false;
+    ibv_srq_init_attr_ex a{};
+    a.attr = {1 + in.below(16), 1 + in.below(4), 0};
+    a.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD |
+                  IBV_SRQ_INIT_ATTR_CQ;
+    a.srq_type = IBV_SRQT_XRC;
+    a.pd = pd.pd;
+    a.xrcd = xrcd->xrcd;
+    a.cq = cq->cq;
+    ibv_context* c = pd.pd->context;
+    p.srq = made([&] { return ibv_create_srq_ex(c, &a); });
+    REQUIRE((p.srq != nullptr) == (xrcd->xrcd->context == c && cq->cq->context == c));
+    if (p.srq) p.pd = &pd, p.xrcd = xrcd, p.cq = cq, ++pd.users, ++xrcd->users, ++cq->users;
+    return true;
+  }
   void srq(Record& in) {
     SrqPlace& p = s_.srqs[in.below(2)];
     if (p.srq) return in.chance(128) ? s_.destroy(p) : void();
     PdPlace* pd = a_pd(in);
     if (!pd) return;
+    if (in.chance(96) && xrc_srq(p, *pd, in)) return;
     const ibv_srq_attr attr{size(in), size(in) % 64, 0};
     p.srq = made([&] {
       if (in.chance(128)) {
@@ -205,11 +235,13 @@ class Program {
   void qp(Record& in) {
     QpPlace& p = s_.qps[in.below(4)];
     if (p.qp) return in.chance(64) ? s_.destroy(p) : void();
+    if (in.chance(64)) return target(p, in);
     PdPlace* pd = a_pd(in);
     CqPlace *send = a_cq(in), *receive = a_cq(in);
     if (!pd || !send) return;
     SrqPlace* srq = in.chance(64) ? pick(s_.srqs, &SrqPlace::srq, in) : nullptr;
-    constexpr std::uint32_t types[] = {IBV_QPT_RC, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD};
+    constexpr std::uint32_t types[] = {IBV_QPT_RC, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD,
+                                       IBV_QPT_XRC_SEND};
     const std::uint32_t type = in.chance(240) ? in.one_of(types) : in.word();
     const ibv_qp_cap cap{size(in), size(in), size(in) % 64, size(in) % 64,
                          in.chance(200) ? in.byte() : in.word()};
@@ -224,14 +256,43 @@ class Program {
     p.qp = made([&] { return extended ? create_extended(*pd, a, in) : create_plain(*pd, a); });
     if (!p.qp) return;
     ibv_context* c = pd->pd->context;
-    REQUIRE(a.send_cq && send->cq->context == c && receive->cq->context == c &&
-            (!srq || srq->srq->context == c));
+    const bool receives = p.qp->qp_type != IBV_QPT_XRC_SEND;
+    REQUIRE(a.send_cq && send->cq->context == c);
+    REQUIRE(!receives ||
+            (receive->cq->context == c && (!srq || (srq->srq->context == c && !srq->xrcd))));
     p.ex = extended ? ibv_qp_to_qp_ex(p.qp) : nullptr;
-    p.pd = pd, p.send = send, p.receive = receive, p.srq = srq;
+    p.pd = pd, p.send = send;
+    if (receives) p.receive = receive, p.srq = srq;
     p.sig_all = a.sq_sig_all;
     p.serial = ++s_.serials;
-    ++pd->users, ++send->users, ++receive->users;
-    if (srq) ++srq->users;
+    s_.count(p, 1);
+  }
+  // An XRC target, or one more handle of one.
+  void target(QpPlace& p, Record& in) {
+    XrcdPlace* xrcd = pick(s_.xrcds, &XrcdPlace::xrcd, in);
+    if (!xrcd) return;
+    ibv_context* c = xrcd->xrcd->context;
+    const QpPlace* first = a_qp(in);
+    if (first && in.chance(96)) {
+      ibv_qp_open_attr a{};
+      a.comp_mask = in.chance(240) ? 0xf : in.word();
+      a.qp_num = first->qp->qp_num;
+      a.xrcd = xrcd->xrcd;
+      a.qp_type = IBV_QPT_XRC_RECV;
+      p.qp = made([&] { return ibv_open_qp(c, &a); });
+      REQUIRE((p.qp != nullptr) == (first->xrcd == xrcd && (a.comp_mask | 4) == 0xf));
+    } else {
+      ibv_qp_init_attr_ex a{};
+      a.qp_type = IBV_QPT_XRC_RECV;
+      a.comp_mask = IBV_QP_INIT_ATTR_XRCD;
+      a.xrcd = xrcd->xrcd;
+      p.qp = made([&] { return ibv_create_qp_ex(c, &a); });
+      REQUIRE(p.qp);
+    }
+    if (!p.qp) return;
+    p.xrcd = xrcd;
+    p.serial = ++s_.serials;
+    s_.count(p, 1);
   }
   static ibv_qp* create_plain(PdPlace& pd, const ibv_qp_init_attr_ex& a) {
     ibv_qp_init_attr b{a.qp_context, a.send_cq, a.recv_cq, a.srq, a.cap, a.qp_type, a.sq_sig_all};
@@ -241,7 +302,8 @@ class Program {
     a.pd = pd.pd;
     a.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     if (in.chance(16)) a.comp_mask = in.word();
-    const std::uint64_t ops = a.qp_type == IBV_QPT_RC ? 0x83f : a.qp_type == IBV_QPT_UD ? 0xc : 0xf;
+    const bool reliable = a.qp_type == IBV_QPT_RC || a.qp_type == IBV_QPT_XRC_SEND;
+    const std::uint64_t ops = reliable ? 0x83f : a.qp_type == IBV_QPT_UD ? 0xc : 0xf;
     a.send_ops_flags = in.chance(230) ? ops : in.word();
     return ibv_create_qp_ex(pd.pd->context, &a);
   }
@@ -266,8 +328,13 @@ class Program {
   }
 
   // --- the state machine
-  ibv_qp_attr right_attributes(Record& in) {
+  ibv_qp_attr right_attributes(const QpPlace& own, Record& in) {
     QpPlace* peer = a_qp(in);
+    for (QpPlace& q : s_.qps) {  // an XRC initiator's peer is a target, and the other way round
+      const bool halves =
+          q.qp && (q.xrcd ? own : q).qp->qp_type == IBV_QPT_XRC_SEND && (q.xrcd || own.xrcd);
+      if (halves) peer = &q;
+    }
     ibv_qp_attr a{};
     a.path_mtu = IBV_MTU_1024;
     a.dest_qp_num = peer->qp->qp_num;
@@ -285,7 +352,7 @@ class Program {
     return a;
   }
   static std::uint32_t mask_from(ibv_qp_state from, ibv_qp_type type) {
-    const bool rc = type == IBV_QPT_RC, ud = type == IBV_QPT_UD;
+    const bool rc = type != IBV_QPT_UC && type != IBV_QPT_UD, ud = type == IBV_QPT_UD;
     switch (from) {
       case IBV_QPS_RESET:
         return IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX |
@@ -311,7 +378,7 @@ class Program {
   void advance(QpPlace& p, Record& in) {
     const ibv_qp_state from = current(p).qp_state;
     if (from > IBV_QPS_RTR) return;
-    ibv_qp_attr a = right_attributes(in);
+    ibv_qp_attr a = right_attributes(p, in);
     a.qp_state = any<ibv_qp_state>(from + 1u);
     const int mask = static_cast<int>(mask_from(from, p.qp->qp_type));
     const int error = ibv_modify_qp(p.qp, &a, mask);
@@ -322,14 +389,15 @@ class Program {
     ibv_qp_attr a;
     ibv_qp_init_attr init;
     REQUIRE(ibv_query_qp(p.qp, &a, 0, &init) == 0);
-    REQUIRE(init.send_cq == p.send->cq && init.recv_cq == p.receive->cq);
+    REQUIRE(init.send_cq == (p.send ? p.send->cq : nullptr));
+    REQUIRE(init.recv_cq == (p.receive ? p.receive->cq : nullptr));
     return a;
   }
   void modify(Record& in) {
     QpPlace* p = a_qp(in);
     if (!p) return;
     const ibv_qp_attr before = current(*p);
-    ibv_qp_attr a = right_attributes(in);
+    ibv_qp_attr a = right_attributes(*p, in);
     a.qp_state = any<ibv_qp_state>(in.chance(240) ? in.below(7) : in.word());
     a.cur_qp_state = before.qp_state;
     std::uint32_t mask = IBV_QP_STATE;
@@ -466,6 +534,7 @@ class Program {
       constexpr unsigned of_windows =
           1u << IBV_WR_BIND_MW | 1u << IBV_WR_LOCAL_INV | 1u << IBV_WR_SEND_WITH_INV;
       if (opcode < 32 && of_windows >> wr[i].opcode & 1) fill_window(wr[i], in);
+      if (p->qp->qp_type == IBV_QPT_XRC_SEND) wr[i].qp_type.xrc.remote_srqn = srq_number(in);
     }
     if (std::none_of(wr, wr + n, [](auto& w) { return w.send_flags & IBV_SEND_INLINE; }))
       to_offsets();
@@ -475,8 +544,14 @@ class Program {
     for (unsigned i = 0; i < posted; ++i)
       s_.enter(p->serial, false, p->sig_all || wr[i].send_flags & IBV_SEND_SIGNALED);
   }
+  std::uint32_t srq_number(Record& in) {
+    SrqPlace* p = pick(s_.srqs, &SrqPlace::srq, in);
+    std::uint32_t n = in.word();
+    if (p && in.chance(240)) REQUIRE(ibv_get_srq_num(p->srq, &n) == 0);
+    return n;
+  }
   template <class F>
-  void post_receives(Record& in, unsigned serial, F&& post) {
+  void post_receives(Record& in, unsigned serial, F&& post, bool xrc = false) {
     elements(in);
     to_offsets();
     ibv_recv_wr wr[2]{}, *bad = nullptr;
@@ -485,7 +560,7 @@ class Program {
     const int error = checked(post(wr, &bad));
     const auto posted = error ? static_cast<unsigned>(bad - wr) : 2;
     REQUIRE(posted <= 2 && (!error || posted < 2));
-    for (unsigned i = 0; i < posted; ++i) s_.enter(serial, true, true);
+    for (unsigned i = 0; i < posted; ++i) s_.enter(serial, true, true, xrc);
   }
   void receive(Record& in) {
     if (QpPlace* p = a_qp(in))
@@ -493,7 +568,9 @@ class Program {
   }
   void srq_receive(Record& in) {
     if (SrqPlace* p = pick(s_.srqs, &SrqPlace::srq, in))
-      post_receives(in, 0, [&](auto* w, auto** b) { return ibv_post_srq_recv(p->srq, w, b); });
+      post_receives(
+          in, 0, [&](auto* w, auto** b) { return ibv_post_srq_recv(p->srq, w, b); },
+          p->xrcd != nullptr);
   }
   // The extended interface: some requests, posted together or not at all.
   void batch(Record& in) {
@@ -570,6 +647,7 @@ class Program {
       default:
         ibv_wr_set_sge_list(q, in.below(5), sges_);
     }
+    if (p.qp->qp_type == IBV_QPT_XRC_SEND) ibv_wr_set_xrc_srqn(q, srq_number(in));
     AhPlace* ah = pick(s_.ahs, &AhPlace::ah, in);
     if (p.qp->qp_type == IBV_QPT_UD && ah) ibv_wr_set_ud_addr(q, ah->ah, p.qp->qp_num, 0x11);
   }
@@ -667,7 +745,7 @@ class Program {
   }
   // --- device memory, advice, and what there is not
   void rare(Record& in) {
-    switch (in.below(6)) {
+    switch (in.below(8)) {
       case 4:
         return window(in);
       case 5:
@@ -678,6 +756,9 @@ class Program {
         return dm_region(in);
       case 2:
         return advise(in);
+      case 3:
+      case 6:
+        return xrcd(in);
       default:
         return unsupported(in);
     }

@@ -4,6 +4,7 @@
 // and takes everything down at the end.
 #pragma once
 
+#include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <net/if.h>
 #include <sched.h>
@@ -103,17 +104,24 @@ struct CqPlace {
   unsigned users = 0;
   bool small = false;  // it may overrun
 };
+struct XrcdPlace {
+  ibv_xrcd* xrcd = nullptr;
+  unsigned users = 0;
+};
 struct SrqPlace {
   ibv_srq* srq = nullptr;
   PdPlace* pd = nullptr;
+  XrcdPlace* xrcd = nullptr;  // of an XRC SRQ, and where its messages complete
+  CqPlace* cq = nullptr;
   unsigned users = 0;
 };
 struct QpPlace {
   ibv_qp* qp = nullptr;
   ibv_qp_ex* ex = nullptr;
-  PdPlace* pd = nullptr;
+  PdPlace* pd = nullptr;  // null, as the next: an XRC target
   CqPlace *send = nullptr, *receive = nullptr;
   SrqPlace* srq = nullptr;
+  XrcdPlace* xrcd = nullptr;  // of an XRC target
   bool sig_all = false;
   unsigned serial = 0;
 };
@@ -183,16 +191,27 @@ class Session {
     REQUIRE(ibv_destroy_srq(p.srq) == expected);
     if (expected) return;
     --p.pd->users;
+    if (p.xrcd) --p.xrcd->users, --p.cq->users;
     p = {};
+  }
+  void destroy(XrcdPlace& p) {
+    const int expected = p.users ? EBUSY : 0;
+    REQUIRE(ibv_close_xrcd(p.xrcd) == expected);
+    if (!expected) p = {};
   }
   void destroy(QpPlace& p) {
     REQUIRE(ibv_destroy_qp(p.qp) == 0);
     forget(p.serial);
-    --p.pd->users;
-    --p.send->users;
-    --p.receive->users;
-    if (p.srq) --p.srq->users;
+    count(p, ~0u);
     p = {};
+  }
+  // Counts the queue pair among the users of what it was made with, or out.
+  static void count(QpPlace& p, unsigned by) {
+    if (p.pd) p.pd->users += by;
+    if (p.send) p.send->users += by;
+    if (p.receive) p.receive->users += by;
+    if (p.srq) p.srq->users += by;
+    if (p.xrcd) p.xrcd->users += by;
   }
   void destroy(AhPlace& p) {
     REQUIRE(ibv_destroy_ah(p.ah) == 0);
@@ -207,6 +226,8 @@ class Session {
       if (a.ah) destroy(a);
     for (SrqPlace& s : srqs)
       if (s.srq) destroy(s);
+    for (XrcdPlace& x : xrcds)
+      if (x.xrcd) destroy(x), REQUIRE(!x.xrcd);
     for (CqPlace& c : cqs)
       if (c.cq) destroy(c);
     for (ChannelPlace& c : channels)
@@ -232,11 +253,11 @@ class Session {
   // --- work requests: wr_id is the place in the book
   struct Work {
     unsigned serial;  // of the QP; 0: an SRQ's
-    bool receive, signaled, done = false, gone = false;
+    bool receive, signaled, xrc, done = false, gone = false;
   };
   std::uint64_t next_id() const { return book.size(); }
-  void enter(unsigned serial, bool receive, bool signaled) {
-    book.push_back({serial, receive, signaled});
+  void enter(unsigned serial, bool receive, bool signaled, bool xrc = false) {
+    book.push_back({serial, receive, signaled, xrc});
   }
   void forget(unsigned serial) {
     for (Work& w : book)
@@ -254,7 +275,8 @@ class Session {
     const QpPlace* q = nullptr;
     for (const QpPlace& each : qps)
       if (each.qp && each.qp->qp_num == c.qp_num) q = &each;
-    REQUIRE(q && (w.serial == 0 || w.serial == q->serial));
+    // What came by XRC stays when its queue pair goes.
+    REQUIRE(w.xrc || (q && (w.serial == 0 || w.serial == q->serial)));
     w.done = true;
   }
   unsigned poll(CqPlace& p, int n) {
@@ -271,9 +293,9 @@ class Session {
     a.qp_state = IBV_QPS_ERR;
     const bool error = ibv_modify_qp(q.qp, &a, IBV_QP_STATE) == 0;
     for (CqPlace* c : {q.send, q.receive})
-      while (poll(*c, 8)) {
+      while (c && poll(*c, 8)) {
       }
-    if (!error || q.send->small || q.receive->small) return;
+    if (!error || (q.send && q.send->small) || (q.receive && q.receive->small)) return;
     for (const Work& w : book) REQUIRE(w.serial != q.serial || w.gone || w.done || !w.signaled);
   }
 
@@ -285,6 +307,7 @@ class Session {
   std::array<ChannelPlace, 2> channels{};
   std::array<CqPlace, 3> cqs{};
   std::array<SrqPlace, 2> srqs{};
+  std::array<XrcdPlace, 2> xrcds{};
   std::array<QpPlace, 4> qps{};
   std::array<AhPlace, 2> ahs{};
   std::vector<Work> book;
