@@ -192,11 +192,7 @@ void add_parent(nic::TreeContent& tree, const nic::DeviceInfo& info, const std::
   add_inherited(tree, device + "/", "numa_node", host, "-1\n");
   add_inherited(tree, device + "/", "local_cpus", host, cpu_mask(cpus));
   add_inherited(tree, device + "/", "local_cpulist", host, fmt::format("0-{}\n", cpus - 1));
-  const std::string net = device + "/net/" + info.netdev, netdev = "/sys/class/net/" + info.netdev;
-  if (exists(netdev))
-    tree.link(net, netdev);
-  else
-    tree.folder(net);
+  // No net/: programs take an interface there for one that librdmacm works on.
 }
 
 // `to`, as it leads from the folder of `from`; both relative to the root.

@@ -290,7 +290,6 @@ void check_device_files(const std::string& name) {
   const std::string folder = infiniband + name + "/";
   check_status(folder + "device/numa_node", S_IFREG);
   check_status(folder + "device/local_cpus", S_IFREG);
-  check_status(folder + "device/net", S_IFDIR);
   for (const char* counter : {"port_xmit_data", "port_rcv_data", "port_xmit_packets",
                               "port_rcv_packets", "symbol_error", "link_downed"})
     expect(number(folder + "ports/1/counters/" + counter) == 0, counter);
