@@ -129,7 +129,7 @@ class Program {
     const int error = ibv_rereg_mr(p->mr, flags, with_pd ? pd->pd : nullptr, at, length,
                                    in.chance(200) ? 0xf : any_access(in));
     REQUIRE(error >= IBV_REREG_MR_ERR_CMD_AND_DO_FORK_NEW && error <= 0);
-    if (p->null) REQUIRE(error == IBV_REREG_MR_ERR_INPUT);
+    if (p->null || p->imported) REQUIRE(error == IBV_REREG_MR_ERR_INPUT);
     if (error == 0 && flags & IBV_REREG_MR_CHANGE_PD) {
       REQUIRE(with_pd && pd->pd->context == p->mr->context && p->mr->pd == pd->pd);
       --p->pd->users, ++pd->users, p->pd = pd;
@@ -745,7 +745,9 @@ class Program {
   }
   // --- device memory, advice, and what there is not
   void rare(Record& in) {
-    switch (in.below(8)) {
+    switch (in.below(9)) {
+      case 7:
+        return import(in);
       case 4:
         return window(in);
       case 5:
@@ -837,6 +839,37 @@ class Program {
     const int error = checked(ibv_bind_mw(q->qp, p.mw, &b));
     REQUIRE(p.mw->rkey == (error ? before : ibv_inc_rkey(before)));
     if (!error) s_.enter(q->serial, false, q->sig_all || b.send_flags & IBV_SEND_SIGNALED);
+  }
+  // What a handle names, or may name, in a context that knows it or does not.
+  template <class Place, class Member>
+  std::uint32_t a_handle(Place* p, Member member, Record& in) {
+    return p && in.chance(220) ? (p->*member)->handle : in.word() | 1u << 20;  // behind the table
+  }
+  void import(Record& in) {
+    PdPlace* pd = a_pd(in);
+    MrPlace& m = s_.mrs[in.below(4)];
+    if (!m.mr && pd && in.chance(128)) {
+      MrPlace* from = pick(s_.mrs, &MrPlace::mr, in);
+      const bool on_demand = from && from->on_demand;
+      if (from && from->dm) return;
+      const std::uint32_t handle = a_handle(from, &MrPlace::mr, in);
+      m.mr = made([&] { return ibv_import_mr(pd->pd, handle); });
+      if (m.mr) m.pd = pd, m.imported = true, m.on_demand = on_demand, ++pd->users;
+      return;
+    }
+    PdPlace& p = s_.pds[in.below(3)];
+    if (!p.pd && in.chance(128)) {
+      const std::uint32_t handle = a_handle(pd, &PdPlace::pd, in);
+      p.pd = made([&] { return ibv_import_pd(context(in), handle); });
+      p.imported = p.pd;
+      return;
+    }
+    DmPlace& d = s_.dms[in.below(2)];
+    DmPlace* from = pick(s_.dms, &DmPlace::dm, in);
+    if (d.dm || !from) return;
+    const std::size_t length = from->length;
+    d.dm = made([&] { return ibv_import_dm(context(in), from->dm->handle); });
+    if (d.dm) d.length = length, d.twin_of = from, ++from->twins;
   }
   void null_region(Record& in) {
     PdPlace* pd = a_pd(in);

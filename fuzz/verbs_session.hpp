@@ -75,17 +75,20 @@ struct PdPlace {
   ibv_pd* pd = nullptr;
   unsigned users = 0;
   PdPlace* domain = nullptr;  // of a parent domain: what it stands for
+  bool imported = false;
 };
 struct DmPlace {
   ibv_dm* dm = nullptr;
   std::size_t length = 0;
   unsigned users = 0;
+  DmPlace* twin_of = nullptr;  // imported: the one whose memory it is
+  unsigned twins = 0;          // it must outlive them
 };
 struct MrPlace {
   ibv_mr* mr = nullptr;
   PdPlace* pd = nullptr;
   DmPlace* dm = nullptr;
-  bool on_demand = false, null = false;
+  bool on_demand = false, null = false, imported = false;
   bool maybe_bound = false;  // a binding to it was posted: it may be in use
 };
 struct MwPlace {
@@ -137,9 +140,12 @@ class Session {
   explicit Session(bool two_contexts) {
     lowest_fd_ = lowest_fd();
     for (unsigned i = 0; i < (two_contexts ? 2u : 1u); ++i)
-      REQUIRE((contexts[i] = ibv_open_device(device())));
+      REQUIRE((contexts[i] = i ? second() : ibv_open_device(device())));
     std::memset(buffer().data(), 0x5a, buffer().size());
   }
+
+  // Shares its objects with the first.
+  ibv_context* second() { return ibv_import_device(dup(contexts[0]->cmd_fd)); }
 
   // Where memory regions lie; the first and last `guard` bytes are in none.
   static std::vector<std::uint8_t>& buffer() {
@@ -156,9 +162,12 @@ class Session {
     p = {};
   }
   void destroy(DmPlace& p) {
+    if (p.twins) return;
     const int expected = p.users ? EBUSY : 0;
     REQUIRE(ibv_free_dm(p.dm) == expected);
-    if (!expected) p = {};
+    if (expected) return;
+    if (p.twin_of) --p.twin_of->twins;
+    p = {};
   }
   void destroy(MrPlace& p) {
     const int error = ibv_dereg_mr(p.mr);
@@ -236,8 +245,10 @@ class Session {
       if (w.mw) destroy(w);
     for (MrPlace& m : mrs)
       if (m.mr) destroy(m), REQUIRE(!m.mr);
-    for (DmPlace& d : dms)
-      if (d.dm) destroy(d), REQUIRE(!d.dm);
+    for (std::size_t i = 0; i < dms.size(); ++i)
+      for (DmPlace& d : dms)
+        if (d.dm) destroy(d);
+    for (DmPlace& d : dms) REQUIRE(!d.dm);
     // A parent domain goes before what it stands for.
     for (std::size_t i = 0; i < pds.size(); ++i)
       for (PdPlace& p : pds)

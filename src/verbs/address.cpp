@@ -121,7 +121,7 @@ int destroy_ah(ibv_ah* a) {
   live().remove(a, Kind::ah);
   Ah* ah = of(a);
   Context* context = ah->pd->context;
-  --ah->pd->references;
+  ah->pd->release();
   delete ah;
   context->release();
   return 0;

@@ -102,6 +102,7 @@ static_assert(same(e::send_fence, IBV_SEND_FENCE) && same(e::send_signaled, IBV_
 static_assert(same(e::WcStatus::success, IBV_WC_SUCCESS) &&
               same(e::WcStatus::loc_prot_err, IBV_WC_LOC_PROT_ERR) &&
               same(e::WcStatus::wr_flush_err, IBV_WC_WR_FLUSH_ERR) &&
+              same(e::WcStatus::mw_bind_err, IBV_WC_MW_BIND_ERR) &&
               same(e::WcStatus::rem_access_err, IBV_WC_REM_ACCESS_ERR) &&
               same(e::WcStatus::rnr_retry_exc_err, IBV_WC_RNR_RETRY_EXC_ERR) &&
               same(e::WcStatus::general_err, IBV_WC_GENERAL_ERR));
@@ -110,6 +111,7 @@ static_assert(same(e::WcOpcode::send, IBV_WC_SEND) &&
               same(e::WcOpcode::rdma_read, IBV_WC_RDMA_READ) &&
               same(e::WcOpcode::comp_swap, IBV_WC_COMP_SWAP) &&
               same(e::WcOpcode::fetch_add, IBV_WC_FETCH_ADD) &&
+              same(e::WcOpcode::bind_mw, IBV_WC_BIND_MW) &&
               same(e::WcOpcode::local_inv, IBV_WC_LOCAL_INV) &&
               same(e::WcOpcode::atomic_write, IBV_WC_ATOMIC_WRITE) &&
               same(e::WcOpcode::recv, IBV_WC_RECV) &&

@@ -143,7 +143,7 @@ int detach_cq(ibv_cq* c, std::uint32_t& comp, std::uint32_t& async) {
 void free_cq(ibv_cq* c) {
   Cq* cq = of(c);
   change_references(cq->channel, -1);
-  if (cq->domain) --cq->domain->references;
+  if (cq->domain) cq->domain->release();
   Context* context = cq->context;
   delete cq;
   context->release();

@@ -88,14 +88,9 @@ void watch_forks() {
     make_anew(device_list().mutex);
     for (auto& d : device_list().devices) d->use.clear();
     make_anew(live());  // what it held is the parent's
+    SharedObjects::forget_all();
   });
   (void)once;
-}
-
-// A descriptor that programs may dup, watch and pass on; nothing is read from it.
-int open_command_fd() {
-  const int fd = memfd_create("adverb", MFD_CLOEXEC);
-  return fd >= 0 ? fd : ::open("/dev/null", O_RDWR | O_CLOEXEC);
 }
 
 // One for each processor, as NICs have them.  Here they differ in nothing: whoever makes the
@@ -104,8 +99,8 @@ int completion_vectors() {
   return static_cast<int>(std::clamp(sysconf(_SC_NPROCESSORS_ONLN), 1l, 64l));
 }
 
-ibv_context* open_device(ibv_device* device) {
-  if (const int error = fault(Call::open_device)) return errno = error, nullptr;
+// A context without its command descriptor and what belongs to it.
+std::unique_ptr<Context> make_context(ibv_device* device) {
   watch_forks();
   DeviceObject* object = of(device);
   const nic::DeviceInfo info = info_of(*object);
@@ -125,15 +120,49 @@ ibv_context* open_device(ibv_device* device) {
   context->generation = fork_generation.load(std::memory_order_relaxed);
   ibv_context& c = *context->context();
   c.device = device;
-  c.cmd_fd = open_command_fd();
   c.async_fd = context->async.fd();
   c.num_comp_vectors = completion_vectors();
   pthread_mutex_init(&c.mutex, nullptr);
   c.abi_compat = __VERBS_ABI_IS_EXTENDED;
   fill_slots(*context);
+  return context;
+}
+
+ibv_context* enter(std::unique_ptr<Context> context) {
   context->device->attach(context.get());
-  live().add(&c, Kind::context);
+  live().add(context->context(), Kind::context);
   return context.release()->context();
+}
+
+ibv_context* open_device(ibv_device* device) {
+  if (const int error = fault(Call::open_device)) return errno = error, nullptr;
+  auto context = make_context(device);
+  if (!context) return nullptr;
+  // A descriptor that programs may dup, watch and pass on.
+  context->shared = SharedObjects::create(device->name, context->guid, context->context()->cmd_fd);
+  return enter(std::move(context));
+}
+
+//= ibv_import_device(3): the descriptor is the context's, and closed with it
+ibv_context* import_device(int fd) {
+  if (const int error = load_fault_rules()) return errno = error, nullptr;
+  if (const int error = fault(Call::import_device)) return errno = error, nullptr;
+  auto shared = SharedObjects::open(fd);
+  if (!shared)
+    return fail(EINVAL, "import_device: descriptor {} is no command descriptor of a context", fd);
+  ibv_device* device = nullptr;
+  DeviceList& list = device_list();
+  for (const nic::DeviceInfo& info : nic::enumerate()) {
+    if (info.name != shared->device() || info.guid != shared->guid()) continue;
+    std::lock_guard lock(list.mutex);
+    device = &object_for(list, info)->dev;
+  }
+  if (!device) return fail(ENODEV, "import_device: there is no {} here", shared->device());
+  auto context = make_context(device);
+  if (!context) return nullptr;
+  context->context()->cmd_fd = fd;
+  context->shared = std::move(shared);
+  return enter(std::move(context));
 }
 
 int close_device(ibv_context* c) {
@@ -170,6 +199,16 @@ std::vector<ListedDevice> list_devices() {
   return listed;
 }
 
+// In a forked child the tables of the contexts that it inherited are the parent's.
+std::uint32_t share(Context& context, const SharedObject& object) {
+  return context.shared && context.alive() ? context.shared->add(object)
+                                           : SharedObjects::private_handle();
+}
+
+void unshare(Context& context, std::uint32_t handle) {
+  if (context.shared && context.alive()) context.shared->remove(handle);
+}
+
 // The device stays open while objects exist, although the application has closed the context above
 // them.
 void Context::release() {
@@ -202,6 +241,10 @@ ADVERB_API int ibv_get_device_index(ibv_device*) { return -1; }
 
 ADVERB_API ibv_context* ibv_open_device(ibv_device* device) {
   return guarded([&] { return open_device(device); });
+}
+
+ADVERB_API ibv_context* ibv_import_device(int fd) {
+  return guarded([&] { return import_device(fd); });
 }
 
 ADVERB_API int ibv_close_device(ibv_context* context) {

@@ -36,8 +36,13 @@ std::unique_ptr<Pd> make_pd(Context* context, engine::PdId id) {
   auto pd = std::make_unique<Pd>();
   pd->context = context;
   pd->id = id;
-  pd->pd = {.context = context->context(), .handle = id};
+  pd->pd = {.context = context->context(), .handle = 0};
   return pd;
+}
+
+engine::PdId next_id() {
+  static std::atomic<engine::PdId> next{1};
+  return next.fetch_add(1, std::memory_order_relaxed);
 }
 
 ibv_pd* enter(std::unique_ptr<Pd> pd) {
@@ -47,14 +52,47 @@ ibv_pd* enter(std::unique_ptr<Pd> pd) {
 }
 
 ibv_pd* alloc_pd(ibv_context* c) {
-  static std::atomic<engine::PdId> next{1};
   if (const int error = fault(Call::alloc_pd)) return errno = error, nullptr;
   Context* context = of(c);
   if (!context->works()) return errno = EIO, nullptr;
-  auto pd = make_pd(context, next.fetch_add(1, std::memory_order_relaxed));
+  auto pd = make_pd(context, next_id());
   if (const int error = pd->claim.hold(context->use(), Limit::max_pd, 1, "alloc_pd"))
     return errno = error, nullptr;
+  pd->pd.handle = share(*context, {.kind = SharedKind::pd});
+  if (context->shared) context->shared->name_domain(pd->pd.handle, pd->id);
   return enter(std::move(pd));
+}
+
+// The object that `handle` names on this context's table.
+ibv_pd* do_import_pd(ibv_context* c, std::uint32_t handle) {
+  if (const int error = fault(Call::import_pd)) return errno = error, nullptr;
+  Context* context = of(c);
+  if (!context->works()) return errno = EIO, nullptr;
+  if (!context->shared) return fail(EOPNOTSUPP, "import_pd: nothing can be imported here");
+  if (!context->shared->find(handle, SharedKind::pd))
+    return fail(ENOENT, "import_pd: there is no PD with handle {}", handle);
+  auto pd = make_pd(context, context->shared->name_domain(handle, next_id()));
+  pd->pd.handle = handle;
+  pd->imported = true;
+  return enter(std::move(pd));
+}
+
+// The program may unimport a PD before what was made in it.
+void unimport_pd(ibv_pd* p) {
+  if (!live().contains(p, Kind::pd) || !of(p)->imported) return;
+  live().remove(p, Kind::pd);
+  ++of(p)->references;
+  of(p)->unimported = true;
+  of(p)->release();
+}
+
+void free_pd(Pd* pd) {
+  Context* context = pd->context;
+  if (!pd->imported && !pd->domain) unshare(*context, pd->pd.handle);
+  if (pd->domain) pd->domain->release();
+  if (pd->td) --pd->td->references;
+  delete pd;
+  context->release();
 }
 
 int dealloc_pd(ibv_pd* p) {
@@ -63,11 +101,7 @@ int dealloc_pd(ibv_pd* p) {
   Pd* pd = of(p);
   if (pd->references) return EBUSY;
   live().remove(p, Kind::pd);
-  Context* context = pd->context;
-  if (pd->domain) --pd->domain->references;
-  if (pd->td) --pd->td->references;
-  delete pd;
-  context->release();
+  free_pd(pd);
   return 0;
 }
 
@@ -118,6 +152,7 @@ ibv_pd* do_alloc_parent_domain(ibv_context* c, const ibv_parent_domain_init_attr
   if (!context->works()) return errno = EIO, nullptr;
   if (const int error = check_parent_domain(context, a)) return errno = error, nullptr;
   auto pd = make_pd(context, of(a.pd)->id);
+  pd->pd.handle = a.pd->handle;
   pd->domain = of(a.pd);
   pd->td = a.td ? of(a.td) : nullptr;
   if (a.comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS) {
@@ -131,6 +166,10 @@ ibv_pd* do_alloc_parent_domain(ibv_context* c, const ibv_parent_domain_init_attr
 }
 
 }  // namespace
+
+void Pd::release() {
+  if (references.fetch_sub(1, std::memory_order_acq_rel) == 1 && unimported) free_pd(this);
+}
 
 ibv_td* alloc_td(ibv_context* c, ibv_td_init_attr* attr) {
   return guarded([&] { return do_alloc_td(c, attr); });
@@ -154,4 +193,12 @@ ADVERB_API ibv_pd* ibv_alloc_pd(ibv_context* c) {
 
 ADVERB_API int ibv_dealloc_pd(ibv_pd* pd) {
   return guarded([&] { return dealloc_pd(pd); });
+}
+
+ADVERB_API ibv_pd* ibv_import_pd(ibv_context* context, std::uint32_t handle) {
+  return guarded([&] { return do_import_pd(context, handle); });
+}
+
+ADVERB_API void ibv_unimport_pd(ibv_pd* pd) {
+  guarded([&] { unimport_pd(pd); });
 }

@@ -7,33 +7,47 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdint>
+#include <cstdio>
 
 namespace adverb::verbs {
 namespace {
 
-// Reads /proc/self/maps line by line without allocation: only the addresses and the permissions are
-// looked at.
+// Reads /proc/PID/maps line by line without allocation; the names of files are not looked at.
 class Mappings {
  public:
   struct Entry {
     std::uintptr_t begin, end;
-    bool readable, writable;
+    bool readable, writable, shared;
+    FileRange file;
+    bool holds(std::uint64_t address, std::uint64_t length) const {
+      return address >= begin && address < end && length <= end - address;
+    }
   };
-  Mappings() : fd_(open("/proc/self/maps", O_RDONLY | O_CLOEXEC)) {}
+  explicit Mappings(const char* path = "/proc/self/maps") : fd_(open(path, O_RDONLY | O_CLOEXEC)) {}
+  explicit Mappings(pid_t process) : fd_(-1) {
+    char path[32];
+    std::snprintf(path, sizeof path, "/proc/%d/maps", process);
+    fd_ = open(path, O_RDONLY | O_CLOEXEC);
+  }
   ~Mappings() {
     if (fd_ >= 0) close(fd_);
   }
   Mappings(const Mappings&) = delete;
   bool available() const { return fd_ >= 0; }
   bool next(Entry& e) {
-    e.begin = hex();
+    e.begin = number(16);
     if (done_) return false;
-    e.end = hex();
+    e.end = number(16);
     e.readable = get() == 'r';
     e.writable = get() == 'w';
-    while (!done_ && get() != '\n') {
-    }
+    get();
+    e.shared = get() == 's';
+    get();
+    e.file.offset = number(16);
+    const std::uint64_t major = number(16);
+    e.file.device = major << 32 | number(16);
+    e.file.inode = number(10);
+    while (!done_ && last_ != '\n') get();
     return true;
   }
 
@@ -43,21 +57,21 @@ class Mappings {
       const ssize_t n = read(fd_, buffer_, sizeof buffer_);
       if (n <= 0) {
         done_ = true;
-        return -1;
+        return last_ = -1;
       }
       filled_ = static_cast<std::size_t>(n);
       at_ = 0;
     }
-    return buffer_[at_++];
+    return last_ = buffer_[at_++];
   }
-  std::uintptr_t hex() {  // ends with the character behind the number
-    std::uintptr_t value = 0;
+  std::uint64_t number(unsigned base) {  // ends with the character behind it
+    std::uint64_t value = 0;
     for (;;) {
       const int c = get();
       if (c >= '0' && c <= '9') {
-        value = value << 4 | static_cast<std::uintptr_t>(c - '0');
-      } else if (c >= 'a' && c <= 'f') {
-        value = value << 4 | static_cast<std::uintptr_t>(c - 'a' + 10);
+        value = value * base + static_cast<std::uint64_t>(c - '0');
+      } else if (base == 16 && c >= 'a' && c <= 'f') {
+        value = value * base + static_cast<std::uint64_t>(c - 'a' + 10);
       } else {
         return value;
       }
@@ -65,6 +79,7 @@ class Mappings {
   }
   int fd_;
   bool done_ = false;
+  int last_ = -1;
   std::size_t at_ = 0, filled_ = 0;
   char buffer_[8192];
 };
@@ -96,6 +111,36 @@ int check_mapped(const void* address, std::size_t length, bool write) {
     at = m.end;
   }
   return at < end ? EFAULT : 0;
+}
+
+std::optional<FileRange> shared_file_at(pid_t process, std::uint64_t address,
+                                        std::uint64_t length) {
+  Mappings maps(process);
+  for (Mappings::Entry m{}; maps.available() && maps.next(m);) {
+    if (!m.shared || !m.file.inode || !m.holds(address, length)) continue;
+    m.file.offset += address - m.begin;
+    return m.file;
+  }
+  return {};
+}
+
+std::byte* own_mapping_of(const FileRange& file, std::uint64_t length, bool write) {
+  Mappings maps;
+  for (Mappings::Entry m{}; maps.available() && maps.next(m);) {
+    if (!m.shared || m.file.device != file.device || m.file.inode != file.inode) continue;
+    if (!m.readable || (write && !m.writable) || file.offset < m.file.offset) continue;
+    const std::uint64_t into = file.offset - m.file.offset;
+    if (into < m.end - m.begin && length <= m.end - m.begin - into)
+      return reinterpret_cast<std::byte*>(m.begin + into);
+  }
+  return nullptr;
+}
+
+bool maps_file(pid_t process, std::uint64_t device, std::uint64_t inode) {
+  Mappings maps(process);
+  for (Mappings::Entry m{}; maps.available() && maps.next(m);)
+    if (m.file.device == device && m.file.inode == inode) return true;
+  return false;
 }
 
 }  // namespace adverb::verbs

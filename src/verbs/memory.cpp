@@ -2,6 +2,8 @@
 // Memory regions (ibv_reg_mr(3), ibv_rereg_mr(3)).
 // Registration pins nothing and touches no byte; it checks that the range is mapped, and writable
 // where LOCAL_WRITE asks for it.  Later changes are found by the engine's guarded copies.
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdint>
 #include <memory>
@@ -24,40 +26,87 @@ int check_access(unsigned access) {
   return 0;
 }
 
+unsigned reachable(unsigned access, bool by_copies) {
+  return by_copies ? access & ~unsigned{IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_ON_DEMAND} : access;
+}
+
+std::expected<ReachedMemory, std::string> reach(const SharedObjects& table,
+                                                const SharedObject& object) {
+  const bool write = object.kind == SharedKind::dm || object.access & IBV_ACCESS_LOCAL_WRITE;
+  if (object.owner != getpid() && !table.held_by(object.owner))
+    return std::unexpected(fmt::format(
+        "process {} is gone, in another namespace, or not to be looked at", object.owner));
+  return reach(object.owner, object.base, object.length, write);
+}
+
+namespace {
+
+SharedObject shared_form(const Mr& mr) {
+  return {.kind = SharedKind::mr,
+          .pd = mr.pd->pd.handle,
+          .access = mr.region->access,
+          .base = reinterpret_cast<std::uintptr_t>(mr.region->base),
+          .length = mr.region->length,
+          .iova = mr.region->iova};
+}
+
 // What a NIC would pin of it: every page that it touches, unless it is paged on demand.
-static std::uint64_t pinned_bytes(const engine::MemoryRegion& r) {
+std::uint64_t pinned_bytes(const engine::MemoryRegion& r) {
   constexpr std::uint64_t page = 4096;
   if (r.access & engine::access_on_demand || r.indirect || r.length == 0) return 0;
   const auto begin = reinterpret_cast<std::uintptr_t>(r.base);
   return ((begin + r.length - 1) / page - begin / page + 1) * page;
 }
 
-ibv_mr* add_mr(Pd& pd, engine::MemoryRegion wanted, void* address, std::size_t length, Dm* dm) {
+// The object with its region, which is not in `live` yet; `pinned`: bytes that a NIC would pin.
+std::unique_ptr<Mr> make_mr(Pd& pd, engine::MemoryRegion wanted, void* address, std::size_t length,
+                            std::uint64_t pinned) {
   auto mr = std::make_unique<Mr>();
   Use& use = pd.context->use();
   if (const int error = mr->claim.hold(use, Limit::max_mr, 1, "reg_mr"))
     return errno = error, nullptr;
-  if (const int error =
-          mr->pinned.hold(use, Limit::memlock, dm ? 0 : pinned_bytes(wanted), "reg_mr"))
+  if (const int error = mr->pinned.hold(use, Limit::memlock, pinned, "reg_mr"))
     return errno = error, nullptr;
   wanted.pd = pd.id;
   mr->region = pd.context->device->with_engine(
       [&](engine::Engine& e, Instant) { return e.keys().add(wanted); });
   if (!mr->region) return fail(ENOMEM, "reg_mr: no more keys");
   mr->pd = &pd;
-  mr->dm = dm;
   mr->mr = {.context = pd.pd.context,
             .pd = &pd.pd,
             .addr = address,
             .length = length,
-            .handle = mr->region->key,
             .lkey = mr->region->key,
             .rkey = mr->region->key};
-  if (dm) ++dm->references;
-  ++pd.references;
-  ++pd.context->references;
+  return mr;
+}
+
+ibv_mr* enter(std::unique_ptr<Mr> mr) {
+  ++mr->pd->references;
+  ++mr->pd->context->references;
   live().add(&mr->mr, Kind::mr);
   return &mr.release()->mr;
+}
+
+}  // namespace
+
+ibv_mr* add_mr(Pd& pd, engine::MemoryRegion wanted, void* address, std::size_t length, Dm* dm) {
+  auto mr = make_mr(pd, wanted, address, length, dm ? 0 : pinned_bytes(wanted));
+  if (!mr) return nullptr;
+  mr->dm = dm;
+  if (dm) ++dm->references;
+  mr->mr.handle =
+      mr->region->indirect ? SharedObjects::private_handle() : share(*pd.context, shared_form(*mr));
+  return enter(std::move(mr));
+}
+
+ibv_mr* add_mr(Pd& pd, engine::MemoryRegion wanted, void* address, std::size_t length,
+               FileMapping mapping) {
+  auto mr = make_mr(pd, wanted, address, length, 0);
+  if (!mr) return nullptr;
+  mr->mapping = std::move(mapping);
+  mr->mr.handle = share(*pd.context, shared_form(*mr));
+  return enter(std::move(mr));
 }
 
 namespace {
@@ -114,24 +163,74 @@ ibv_mr* reg_mr(ibv_pd* p, void* address, std::size_t length, std::uint64_t iova,
                 address, length, nullptr);
 }
 
+// False: a window is bound to it.
+bool remove_region(Mr& mr) {
+  return mr.pd->context->device->with_engine([&](engine::Engine& e, Instant) {
+    if (mr.region->windows) return false;
+    e.keys().remove(*mr.region);
+    return true;
+  });
+}
+
+// Its region is removed.
+void free(Mr* mr) {
+  Context* context = mr->pd->context;
+  if (!mr->imported) unshare(*context, mr->mr.handle);
+  if (mr->dm) mr->dm->release();
+  mr->pd->release();
+  delete mr;
+  context->release();
+}
+
 int dereg_mr(ibv_mr* m) {
   if (const int error = fault(Call::dereg_mr)) return error;
   if (const int error = live().check(m, Kind::mr)) return error;
   Mr* mr = of(m);
   Context* context = mr->pd->context;
   if (!context->alive()) return EIO;
-  const bool removed = context->device->with_engine([&](engine::Engine& e, Instant) {
-    if (mr->region->windows) return false;
-    e.keys().remove(*mr->region);
-    return true;
-  });
-  if (!removed) return refuse(EBUSY, "dereg_mr: a memory window is bound to the region");
+  if (!remove_region(*mr)) return refuse(EBUSY, "dereg_mr: a memory window is bound to the region");
   live().remove(m, Kind::mr);
-  if (mr->dm) --mr->dm->references;
-  --mr->pd->references;
-  delete mr;
-  context->release();
+  free(mr);
   return 0;
+}
+
+ibv_mr* import_mr(ibv_pd* p, std::uint32_t handle) {
+  if (const int error = fault(Call::import_mr)) return errno = error, nullptr;
+  Pd* pd = of(p);
+  Context* context = pd->context;
+  if (!context->works()) return errno = EIO, nullptr;
+  if (!context->shared) return fail(EOPNOTSUPP, "import_mr: nothing can be imported here");
+  const auto object = context->shared->find(handle, SharedKind::mr);
+  if (!object) return fail(ENOENT, "import_mr: there is no region with handle {}", handle);
+  if (context->shared->domain(object->pd) != pd->id)
+    return fail(EINVAL, "import_mr: the region with handle {} is another PD's", handle);
+  auto memory = reach(*context->shared, *object);
+  if (!memory) return fail(EOPNOTSUPP, "import_mr: {}", memory.error());
+  auto mr = make_mr(*pd,
+                    {.iova = object->iova,
+                     .length = object->length,
+                     .base = memory->base,
+                     .access = reachable(object->access & known_access, memory->through != nullptr),
+                     .indirect = memory->through.get()},
+                    nullptr, object->length, 0);
+  if (!mr) return nullptr;
+  mr->imported = true;
+  mr->through = std::move(memory->through);
+  mr->mr.handle = handle;
+  return enter(std::move(mr));
+}
+
+// With a window bound to it the region stays, since nobody can be told.
+void unimport_mr(ibv_mr* m) {
+  if (!live().contains(m, Kind::mr) || !of(m)->imported) return;
+  Mr* mr = of(m);
+  if (!mr->pd->context->alive()) return;
+  if (!remove_region(*mr)) {
+    refuse(EBUSY, "unimport_mr: a memory window is bound to the region");
+    return;
+  }
+  live().remove(m, Kind::mr);
+  free(mr);
 }
 
 // What is wrong with the arguments, whatever the region is: 0 or EINVAL.
@@ -154,7 +253,7 @@ int check_rereg(const ibv_mr* m, int flags, const ibv_pd* new_pd, const void* ad
 bool change(const Mr& mr, int flags, const ibv_pd* new_pd, void* address, std::size_t length,
             int access, engine::MemoryRegion& changed) {
   const bool translation = flags & IBV_REREG_MR_CHANGE_TRANSLATION;
-  if (changed.indirect || (translation && mr.dm)) return false;
+  if (changed.indirect || mr.imported || (translation && (mr.dm || mr.mapping))) return false;
   const bool was_zero_based = changed.access & IBV_ACCESS_ZERO_BASED;
   if (flags & IBV_REREG_MR_CHANGE_ACCESS) {
     // Offsets stay offsets, and an implicit region's addresses stay addresses.
@@ -211,15 +310,16 @@ int rereg_mr(ibv_mr* m, int flags, ibv_pd* new_pd, void* address, std::size_t le
                                          : "the range is not mapped"),
            IBV_REREG_MR_ERR_CMD;
   if (flags & IBV_REREG_MR_CHANGE_PD) {
-    --mr->pd->references;
+    ++of(new_pd)->references;
+    mr->pd->release();
     mr->pd = of(new_pd);
-    ++mr->pd->references;
     m->pd = new_pd;
   }
   if (flags & IBV_REREG_MR_CHANGE_TRANSLATION) {
     m->addr = address;
     m->length = length;
   }
+  if (context->shared) context->shared->change(m->handle, shared_form(*mr));
   return 0;
 }
 
@@ -255,4 +355,12 @@ ADVERB_API int ibv_dereg_mr(ibv_mr* mr) {
 ADVERB_API int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* address, std::size_t length,
                             int access) {
   return guarded([&] { return rereg_mr(mr, flags, pd, address, length, access); });
+}
+
+ADVERB_API ibv_mr* ibv_import_mr(ibv_pd* pd, std::uint32_t handle) {
+  return guarded([&] { return import_mr(pd, handle); });
+}
+
+ADVERB_API void ibv_unimport_mr(ibv_mr* mr) {
+  guarded([&] { unimport_mr(mr); });
 }

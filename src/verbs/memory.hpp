@@ -2,7 +2,11 @@
 // What registrations of host memory and of device memory share.
 #pragma once
 
+#include <expected>
+#include <string>
+
 #include "verbs/objects.hpp"
+#include "verbs/process_memory.hpp"
 
 namespace adverb::verbs {
 
@@ -15,8 +19,18 @@ inline constexpr unsigned known_access =
 // Optional flags that mean nothing here are no error.
 int check_access(unsigned access);
 
+// Of these rights what a region can have that is reached by copies only: not those to atomics, nor
+// on-demand paging.
+unsigned reachable(unsigned access, bool by_copies);
+
+// The memory of an object of a table; or a line that says why it is out of reach.
+std::expected<ReachedMemory, std::string> reach(const SharedObjects&, const SharedObject&);
+
 // A region of `pd` with keys, and its object with that `address` and `length`, which belongs to
-// `dm` or, if that is null, to the program.  Null and errno when all regions are in use.
+// `dm` or, if that is null, to the program; others may import it.  Null and errno when all regions
+// are in use.
 ibv_mr* add_mr(Pd& pd, engine::MemoryRegion, void* address, std::size_t length, Dm* dm);
+// The same with memory that goes with the region.
+ibv_mr* add_mr(Pd& pd, engine::MemoryRegion, void* address, std::size_t length, FileMapping);
 
 }  // namespace adverb::verbs

@@ -14,12 +14,14 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "engine/engine.hpp"
 #include "nic/device.hpp"
 #include "verbs/api.hpp"
 #include "verbs/claim.hpp"
 #include "verbs/live_objects.hpp"
+#include "verbs/shared_objects.hpp"
 
 namespace adverb::verbs {
 
@@ -84,6 +86,7 @@ struct Context final : nic::EventSink {
   std::atomic<bool> failed{false};              // the device raised DEVICE_FATAL
   std::atomic<std::uint32_t> references{1};     // the application's, and one per object
   std::atomic<std::uint64_t> device_memory{0};  // bytes that alloc_dm gave out
+  std::shared_ptr<SharedObjects> shared;        // what can be imported; null: nothing
   EventPipe async{16};
 
   Context() { block.owner = this; }
@@ -124,11 +127,14 @@ struct Pd {
   engine::PdId id = 0;
   std::atomic<std::uint32_t> references{0};
   Claim claim;
+  bool imported = false;                // the handle is another object's
+  std::atomic<bool> unimported{false};  // goes with its last reference
   // Of a parent domain: the domain that it stands for (null: this is a protection domain), and what
   // it adds.
   Pd* domain = nullptr;
   Td* td = nullptr;
   Allocators allocators;
+  void release();  // one reference less
 };
 inline Pd* of(ibv_pd* p) { return reinterpret_cast<Pd*>(p); }
 
@@ -138,8 +144,32 @@ struct Dm {
   std::byte* memory = nullptr;
   std::size_t length = 0;
   std::atomic<std::uint32_t> references{0};
+  bool imported = false;
+  std::atomic<bool> unimported{false};
+  std::shared_ptr<const engine::IndirectMemory> through;  // another process's; null: ours
+  void release();
 };
 inline Dm* of(ibv_dm* d) { return reinterpret_cast<Dm*>(d); }
+
+// Pages of a file that go with their object.
+class FileMapping {
+ public:
+  FileMapping() = default;
+  FileMapping(void* p, std::size_t length) : address_(p), length_(length) {}
+  FileMapping(FileMapping&& o) noexcept
+      : address_(std::exchange(o.address_, nullptr)), length_(o.length_) {}
+  FileMapping& operator=(FileMapping&& o) noexcept {
+    std::swap(address_, o.address_);
+    std::swap(length_, o.length_);
+    return *this;
+  }
+  ~FileMapping();
+  explicit operator bool() const { return address_ != nullptr; }
+
+ private:
+  void* address_ = nullptr;
+  std::size_t length_ = 0;
+};
 
 struct Mr {
   ibv_mr mr{};
@@ -147,6 +177,9 @@ struct Mr {
   Dm* dm = nullptr;  // null: host memory
   Claim claim, pinned;
   engine::MemoryRegion* region = nullptr;
+  bool imported = false;
+  std::shared_ptr<const engine::IndirectMemory> through;  // another process's memory
+  FileMapping mapping;                                    // of a dma-buf
 };
 inline Mr* of(ibv_mr* m) { return reinterpret_cast<Mr*>(m); }
 
@@ -250,6 +283,9 @@ inline Flow* of(ibv_flow* f) { return reinterpret_cast<Flow*>(f); }
 
 // --- what the files share
 void fill_slots(Context&);
+// Makes it importable by the new handle, if anything of this context is.
+std::uint32_t share(Context&, const SharedObject&);
+void unshare(Context&, std::uint32_t handle);
 int query_device_ex(ibv_context*, const ibv_query_device_ex_input*, ibv_device_attr_ex*,
                     std::size_t);
 int query_port(ibv_context*, std::uint8_t port, ibv_port_attr*, std::size_t length);

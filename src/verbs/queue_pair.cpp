@@ -466,7 +466,7 @@ void free_qp(ibv_qp* q) {
   Context* context = qp->context;
   Xrcd* xrcd = qp->xrcd;
   delete qp;  // may give memory back to the domain's allocator
-  if (pd) --pd->references;
+  if (pd) pd->release();
   if (xrcd) --xrcd->references;
   context->release();
 }

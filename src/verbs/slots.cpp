@@ -114,21 +114,6 @@ void fill_slots(Context& context) {
     return -1;            \
   }
 
-ADVERB_API ibv_context* ibv_import_device(int) { return errno = EOPNOTSUPP, nullptr; }
-ADVERB_API ibv_pd* ibv_import_pd(ibv_context*, std::uint32_t) {
-  return errno = EOPNOTSUPP, nullptr;
-}
-ADVERB_API void ibv_unimport_pd(ibv_pd*) {}
-ADVERB_API ibv_mr* ibv_import_mr(ibv_pd*, std::uint32_t) { return errno = EOPNOTSUPP, nullptr; }
-ADVERB_API void ibv_unimport_mr(ibv_mr*) {}
-ADVERB_API ibv_dm* ibv_import_dm(ibv_context*, std::uint32_t) {
-  return errno = EOPNOTSUPP, nullptr;
-}
-ADVERB_API void ibv_unimport_dm(ibv_dm*) {}
-ADVERB_API ibv_mr* ibv_reg_dmabuf_mr(ibv_pd*, std::uint64_t, std::size_t, std::uint64_t, int, int) {
-  return errno = EOPNOTSUPP, nullptr;
-}
-
 // IBVERBS_1.15 to 1.18, which the installed header does not declare.
 NO_POINTER(ibv_alloc_dmah)
 NO_ERRNO(ibv_dealloc_dmah)

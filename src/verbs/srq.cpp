@@ -88,7 +88,7 @@ int detach_srq(ibv_srq* s, std::uint32_t& async) {
 
 void free_srq(ibv_srq* s) {
   Srq* srq = of(s);
-  --srq->pd->references;
+  srq->pd->release();
   if (srq->xrcd) --srq->xrcd->references;
   Context* context = srq->context;
   delete srq;

@@ -45,7 +45,7 @@ int do_dealloc_mw(ibv_mw* m) {
   if (!context->alive()) return EIO;
   live().remove(m, Kind::mw);
   context->device->with_engine([&](engine::Engine& e, Instant) { e.keys().remove(*mw->window); });
-  --mw->pd->references;
+  mw->pd->release();
   delete mw;
   context->release();
   return 0;

@@ -9,6 +9,7 @@
 //   fault_client events MS     asynchronous events of that time
 //   fault_client fork          what `send 1` does, in two forked children at once
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -293,6 +294,29 @@ void memory_calls(ibv_context* c, ibv_pd* pd) {
   number("free_dm", [&] { return ibv_free_dm(dm); });
 }
 
+void import_calls(ibv_context* c, ibv_pd* pd) {
+  static std::uint8_t memory[64];
+  ibv_mr* mr = need(ibv_reg_mr(pd, memory, sizeof memory, 0), "ibv_reg_mr");
+  ibv_alloc_dm_attr attr{64, 0, 0};
+  ibv_dm* dm = need(ibv_alloc_dm(c, &attr), "ibv_alloc_dm");
+  const int fd = dup(c->cmd_fd);
+  ibv_context* other = pointer("import_device", [&] { return ibv_import_device(fd); });
+  ibv_pd* domain = pointer("import_pd", [&] { return ibv_import_pd(other, pd->handle); });
+  ibv_mr* twin = pointer("import_mr", [&] { return ibv_import_mr(domain, mr->handle); });
+  ibv_unimport_mr(twin);
+  ibv_dm* same = pointer("import_dm", [&] { return ibv_import_dm(other, dm->handle); });
+  ibv_unimport_dm(same);
+  const int file = memfd_create("dmabuf", MFD_CLOEXEC);
+  if (ftruncate(file, 4096)) std::abort();
+  twin = pointer("reg_dmabuf_mr", [&] { return ibv_reg_dmabuf_mr(domain, 0, 4096, 0, file, 0); });
+  number("dereg_mr", [&] { return ibv_dereg_mr(twin); });
+  close(file);
+  ibv_unimport_pd(domain);
+  number("close_device", [&] { return ibv_close_device(other); });
+  number("free_dm", [&] { return ibv_free_dm(dm); });
+  number("dereg_mr", [&] { return ibv_dereg_mr(mr); });
+}
+
 void window_calls(ibv_pd* pd, ibv_qp* qp) {
   ibv_mr* null = pointer("alloc_null_mr", [&] { return ibv_alloc_null_mr(pd); });
   number("dereg_mr", [&] { return ibv_dereg_mr(null); });
@@ -339,6 +363,7 @@ int calls() {
   number("resize_cq", [&] { return ibv_resize_cq(cq, 8); });
   ibv_modify_cq_attr moderation{.attr_mask = IBV_CQ_ATTR_MODERATE, .moderate = {1, 1}};
   number("modify_cq", [&] { return ibv_modify_cq(cq, &moderation); });
+  import_calls(p.nic.context, p.nic.pd);
   number("destroy_ah", [&] { return ibv_destroy_ah(ah); });
   number("destroy_qp", [&] { return ibv_destroy_qp(qp); });
   number("destroy_srq", [&] { return ibv_destroy_srq(srq); });
