@@ -117,19 +117,9 @@ struct Profiles : Verbs {
     for (ibv_qp* qp : pair) EXPECT_EQ(ibv_destroy_qp(qp), 0);
     return o;
   }
-  ibv_qp* make_datagram_qp() {
-    ibv_qp* qp = make_qp(IBV_QPT_UD);
-    EXPECT_EQ(to_init(qp), 0);
-    ibv_qp_attr a{};
-    a.qp_state = IBV_QPS_RTR;
-    EXPECT_EQ(ibv_modify_qp(qp, &a, IBV_QP_STATE), 0);
-    a.qp_state = IBV_QPS_RTS;
-    EXPECT_EQ(ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_SQ_PSN), 0);
-    return qp;
-  }
   // Its remote address lies where a SEND's address handle would.
   Outcome read_on_ud() {
-    ibv_qp* qp = make_datagram_qp();
+    ibv_qp* qp = make_ud();
     ibv_send_wr wr{};
     wr.opcode = IBV_WR_RDMA_READ;
     wr.wr.rdma = {.remote_addr = 0x123456789, .rkey = 1};
@@ -141,7 +131,7 @@ struct Profiles : Verbs {
   Outcome long_datagram() {
     ibv_port_attr port;
     EXPECT_EQ(ibv_query_port(context, 1, &port), 0);
-    ibv_qp* qp = make_datagram_qp();
+    ibv_qp* qp = make_ud();
     EXPECT_EQ(post_receive(qp, 1, mr, 8192), 0);
     ibv_ah_attr address = own_address();
     ibv_ah* ah = ibv_create_ah(pd, &address);
