@@ -44,11 +44,11 @@ TEST(XrcMemory, TargetsAreFoundByNumberInEveryProcess) {
   EXPECT_EQ(b.find(number), nullptr);
   engine::SharedTarget* made = a.create(number, 5);
   ASSERT_TRUE(made);
-  made->copies[0].msn = 42;
+  made->copies[0].progress.msn = 42;
   engine::SharedTarget* found = b.find(number);
   ASSERT_TRUE(found);
   EXPECT_NE(found, made);
-  EXPECT_EQ(found->copies[0].msn, 42u);
+  EXPECT_EQ(found->copies[0].progress.msn, 42u);
   EXPECT_EQ(b.create(number, 6), nullptr) << "the number is taken";
   EXPECT_TRUE(b.create(Qpn::of(6, 1), 6));
 }
@@ -75,12 +75,12 @@ TEST(XrcMemory, RecordsAreUsedAgainAndBeginAnew) {
   XrcMemory m = make();
   engine::SharedTarget* t = m.create(number, 5);
   ASSERT_TRUE(t);
-  t->copies[0].expected = t->copies[1].expected = Psn(99);
+  t->copies[0].progress.expected = t->copies[1].progress.expected = Psn(99);
   ASSERT_TRUE(m.release(*t, 5));
   engine::SharedTarget* again = m.create(Qpn::of(5, 8), 5);
   EXPECT_EQ(again, t);
-  EXPECT_EQ(again->copies[0].expected, Psn(0));
-  EXPECT_EQ(again->copies[1].expected, Psn(0));
+  EXPECT_EQ(again->copies[0].progress.expected, Psn(0));
+  EXPECT_EQ(again->copies[1].progress.expected, Psn(0));
 }
 
 TEST(XrcMemory, TheDeadHoldNothing) {

@@ -189,7 +189,8 @@ class Engine {
   void adopt(QueuePair&, const TargetState&);
   void forget_owed(QueuePair&);
   void make_resources(QueuePair&, std::uint32_t count);
-  std::vector<QueuePair*> shared_qps();
+  template <class F>
+  void for_each_of(const TargetStore*, F&&);
   void hear_news();
   bool news_pending() const;
   void raise_here(QueuePair&, AsyncEvent);

@@ -114,28 +114,33 @@ struct PendingResponse {
   bool first_of_run{};  // AETH goes on the first packet of every (re)started response
 };
 
-struct ResponderState {
+// How far the requests of the peer were executed: plain data, which the processes of a shared XRC
+// target pass on to each other (shared_target.hpp).
+struct ResponderProgress {
   Psn expected{};
   std::uint32_t msn = 0;
-  wire::OpcodeInfo previous{};  // last request opcode of the open message
-  Srqn srqn{};                  // XRC: that the latest message names
-  RecvWqe recv{};               // the WQE being filled
-  bool recv_open = false;
+  Srqn srqn{};                 // XRC: that the latest message names
   std::uint64_t received = 0;  // bytes of the open message
   std::uint64_t write_va = 0;  // of the open RDMA WRITE
   std::uint64_t write_left = 0, write_length = 0;
   std::uint32_t write_rkey = 0;
+  bool nak_sent = false;             // a sequence NAK is out; silence until `expected` arrives
+  std::uint32_t dest_resources = 0;  // max_dest_rd_atomic at creation of the ring
+  std::uint32_t resource_head = 0;   // of the ring: next to overwrite
+};
+
+struct ResponderState : ResponderProgress {
+  wire::OpcodeInfo previous{};  // last request opcode of the open message
+  RecvWqe recv{};               // the WQE being filled
+  bool recv_open = false;
   bool dropping = false;                           // UC: until the next FIRST or ONLY
-  std::uint32_t dest_resources = 0;                // max_dest_rd_atomic at creation of the ring
   std::unique_ptr<ResponderResource[]> resources;  // ring
-  std::uint32_t resource_head = 0;                 // next to overwrite
   std::unique_ptr<PendingResponse[]> pending;      // FIFO ring of the same size
   std::uint32_t pending_head = 0, pending_tail = 0;
   bool ack_owed = false;  // an ACK of expected - 1
   bool nak_owed = false;  // a NAK with `nak_syndrome` at nak_psn
   std::uint8_t nak_syndrome = 0;
   Psn nak_psn{};
-  bool nak_sent = false;  // a sequence NAK is out; silence until `expected` arrives
   bool cnp_owed = false;
   Instant next_cnp{};  // not before
 };

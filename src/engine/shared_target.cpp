@@ -29,7 +29,7 @@ TargetTurn::~TargetTurn() {
 
 // Other processes wrote it: what would lead beyond an array is not taken over.
 static bool sound(const TargetState& s) {
-  return s.state <= QpState::error && s.dest_resources <= TargetState::max_resources &&
+  return s.state <= QpState::error && s.progress.dest_resources <= TargetState::max_resources &&
          s.attr.path_mtu >= Mtu::mtu_256 && s.attr.path_mtu <= Mtu::mtu_4096;
 }
 
@@ -54,21 +54,11 @@ void TargetTurn::save() {
   s.epoch = share.epoch;
   s.state = q_.state.load(std::memory_order_relaxed);
   s.comm_established = q_.comm_established;
-  s.nak_sent = r.nak_sent;
   s.message_open = static_cast<bool>(r.previous);
   s.previous = wire::opcode_of(wire::Transport::xrc, r.previous.operation);
-  s.srqn = r.srqn;
   s.attr = q_.attr;
   s.sgid = e_.gid(q_.attr.av.sgid_index);
-  s.expected = r.expected;
-  s.msn = r.msn;
-  s.received = r.received;
-  s.write_va = r.write_va;
-  s.write_left = r.write_left;
-  s.write_length = r.write_length;
-  s.write_rkey = r.write_rkey;
-  s.dest_resources = r.dest_resources;
-  s.resource_head = r.resource_head;
+  s.progress = r;
   s.event_count = share.event_count;
   s.events = share.events;
   std::copy_n(r.resources.get(), r.dest_resources, s.resources.begin());
@@ -92,18 +82,10 @@ void Engine::adopt(QueuePair& q, const TargetState& s) {
   q.attr.av.sgid_index = index_of(s.sgid);
   q.mtu = bytes_of(s.attr.path_mtu);
   q.comm_established = s.comm_established;
-  r.nak_sent = s.nak_sent;
   r.previous = s.message_open ? wire::info_of(s.previous) : wire::OpcodeInfo{};
-  r.srqn = s.srqn;
-  r.expected = s.expected;
-  r.msn = s.msn;
-  r.received = s.received;
-  r.write_va = s.write_va;
-  r.write_left = s.write_left;
-  r.write_length = s.write_length;
-  r.write_rkey = s.write_rkey;
-  r.resource_head = s.resource_head;
-  if (s.dest_resources != r.dest_resources) make_resources(q, s.dest_resources);
+  const std::uint32_t resources = s.progress.dest_resources;
+  if (resources != r.dest_resources) make_resources(q, resources);
+  static_cast<ResponderProgress&>(r) = s.progress;
   std::copy_n(s.resources.begin(), r.dest_resources, r.resources.get());
   const QpState before = q.state.exchange(s.state, std::memory_order_seq_cst);
   const bool receives = s.state >= QpState::rtr && s.state != QpState::error;
@@ -132,12 +114,20 @@ void Engine::forget_owed(QueuePair& q) {
   q.resp.ack_owed = q.resp.nak_owed = q.resp.cnp_owed = false;
 }
 
+// The targets of one store that this engine knows.  f may drop the one that it is given, no other.
+template <class F>
+void Engine::for_each_of(const TargetStore* store, F&& f) {
+  for (std::uint32_t i = 0; i < config_.max_qp; ++i)
+    if (qps_[i] && qps_[i]->shared && qps_[i]->shared->store == store) f(*qps_[i]);
+  for (std::size_t i = foreign_.size(); i-- > 0;)
+    if (foreign_[i]->shared->store == store) f(*foreign_[i]);
+}
+
 void Engine::add_store(TargetStore* store) { stores_.push_back({store, store->news()}); }
 
 void Engine::forget_store(const TargetStore* store) {
   std::erase_if(stores_, [&](const StoreEntry& s) { return s.store == store; });
-  for (QueuePair* q : shared_qps())
-    if (q->shared->store == store) drop_qp(*q);
+  for_each_of(store, [&](QueuePair& q) { drop_qp(q); });
 }
 
 // The queue pair of a target that another process has made, as this engine's SRQs are named by it;
@@ -182,14 +172,6 @@ bool Engine::share_new(QueuePair& q, TargetStore* store) {
   return true;
 }
 
-std::vector<QueuePair*> Engine::shared_qps() {
-  std::vector<QueuePair*> all;
-  for_each_qp([&](QueuePair& q) {
-    if (q.shared) all.push_back(&q);
-  });
-  return all;
-}
-
 std::uint8_t Engine::index_of(const Gid& gid) const {
   const auto at = std::ranges::find(gids_, gid);
   return at == gids_.end() ? std::uint8_t{0} : static_cast<std::uint8_t>(at - gids_.begin());
@@ -217,11 +199,10 @@ void Engine::hear_news() {
   for (StoreEntry& s : stores_) {
     const std::uint32_t news = s.store->news();
     if (news == std::exchange(s.seen, news)) continue;
-    for (QueuePair* q : shared_qps()) {
-      if (q->shared->store != s.store) continue;
-      const bool gone = TargetTurn(*this, *q).gone();
-      if (gone && !q->shared->held) drop_qp(*q);
-    }
+    for_each_of(s.store, [&](QueuePair& q) {
+      const bool gone = TargetTurn(*this, q).gone();
+      if (gone && !q.shared->held) drop_qp(q);
+    });
   }
 }
 

@@ -24,16 +24,11 @@ struct TargetState {
   static constexpr std::uint32_t max_resources = 128;
   std::uint32_t epoch = 0;  // as in TargetShare
   QpState state{};
-  bool comm_established = false, nak_sent = false, message_open = false;
+  bool comm_established = false, message_open = false;
   wire::Opcode previous{};  // with message_open
-  Srqn srqn{};              // that the latest message names
   QpAttributes attr;        // but for av.sgid_index, which each engine counts by itself:
   Gid sgid{};
-  Psn expected{};
-  std::uint32_t msn = 0;
-  std::uint64_t received = 0, write_va = 0, write_left = 0, write_length = 0;
-  std::uint32_t write_rkey = 0;
-  std::uint32_t dest_resources = 0, resource_head = 0;
+  ResponderProgress progress;
   std::uint32_t event_count = 0;
   std::array<AsyncEvent, TargetShare::events_kept> events{};
   std::array<ResponderResource, max_resources> resources{};

@@ -238,8 +238,8 @@ TEST_F(Shared, HalfAStateIsNone) {
   SharedTarget* t = store_a.find(target);
   ASSERT_TRUE(t);
   TargetState& draft = t->copies[(t->generation + 1) & 1];
-  draft.expected = Psn(77);
-  draft.msn = 99;
+  draft.progress.expected = Psn(77);
+  draft.progress.msn = 99;
   a.reset();
   b->post_recv(0, 100);
   b->in(to_b(send_only(1, "on").ack_req()));
