@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <new>
 #include <string_view>
 #include <vector>
 
@@ -72,6 +73,14 @@ std::vector<std::string> daemon_environment() {
 
 constexpr std::size_t stack_bytes = 32 << 10;  // each
 
+// ThreadSanitizer keeps its books in the process's memory: a child that ran in it would change what
+// is written there of signal handlers and of the parent's thread.
+#ifdef __SANITIZE_THREAD__
+constexpr int clone_flags = CLONE_VFORK;
+#else
+constexpr int clone_flags = CLONE_VM | CLONE_VFORK;
+#endif
+
 struct Start {
   const char* path;
   char* const* argv;
@@ -82,7 +91,7 @@ struct Start {
 };
 
 // Both run in the parent's memory while the parent waits (as posix_spawn does it): system calls
-// only.
+// only.  The stacks and Start are in shared memory, so that the error comes back in any case.
 __attribute__((no_sanitize("address", "undefined", "thread"))) int execute(void* argument) {
   auto* start = static_cast<Start*>(argument);
   ::execve(start->path, start->argv, start->envp);
@@ -114,8 +123,7 @@ __attribute__((no_sanitize("address", "undefined", "thread"))) int prepare(void*
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  if (::clone(execute, start->second_stack, CLONE_VM | CLONE_VFORK, start) < 0)
-    start->error = errno;
+  if (::clone(execute, start->second_stack, clone_flags, start) < 0) start->error = errno;
   ::_exit(0);
 }
 
@@ -154,21 +162,23 @@ std::expected<Descriptor, ClientError> launch_daemon() {
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0)
     return std::unexpected(ClientError{errno, "too many open files to start adverbd"});
   Descriptor report(ends[0]), low(ends[1]), in(::fcntl(low.get(), F_DUPFD_CLOEXEC, 3));
-  void* stacks = ::mmap(nullptr, 2 * stack_bytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
-  if (stacks == MAP_FAILED)
+  void* shared =
+      ::mmap(nullptr, 2 * stack_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED)
     return std::unexpected(ClientError{ENOMEM, "no memory to start adverbd"});
-  char* first = static_cast<char*>(stacks) + stack_bytes;
-  Start start{path->c_str(), argv.data(), envp.data(), in.get(), first + stack_bytes, 0};
+  char* first = static_cast<char*>(shared) + stack_bytes;
+  // At the far end of the first stack.
+  auto* start =
+      new (shared) Start{path->c_str(), argv.data(), envp.data(), in.get(), first + stack_bytes, 0};
   sigset_t all, before;
   sigfillset(&all);
   ::pthread_sigmask(SIG_BLOCK, &all, &before);
   // No exit signal: the application's SIGCHLD handler and its wait() never see this child.
-  const int pid = ::clone(prepare, first, CLONE_VM | CLONE_VFORK, &start);
-  const int error = pid < 0 ? errno : start.error;
+  const int pid = ::clone(prepare, first, clone_flags, start);
+  const int error = pid < 0 ? errno : start->error;
   if (pid > 0) ::waitpid(pid, nullptr, __WALL);
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  ::munmap(stacks, 2 * stack_bytes);
+  ::munmap(shared, 2 * stack_bytes);
   if (error)
     return std::unexpected(
         ClientError{error, fmt::format("{} cannot be started: {}", *path, std::strerror(error))});
