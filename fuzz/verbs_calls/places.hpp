@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// The places of a session's objects: each knows what its object was made from, and how many others
+// were made from it.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstddef>
+
+namespace adverb::fuzz {
+
+struct PdPlace {
+  ibv_pd* pd = nullptr;
+  unsigned users = 0;
+  PdPlace* domain = nullptr;  // of a parent domain: what it stands for
+  bool imported = false;
+};
+struct DmPlace {
+  ibv_dm* dm = nullptr;
+  std::size_t length = 0;
+  unsigned users = 0;
+  DmPlace* twin_of = nullptr;  // imported: the one whose memory it is
+  unsigned twins = 0;          // it must outlive them
+};
+struct MrPlace {
+  ibv_mr* mr = nullptr;
+  PdPlace* pd = nullptr;
+  DmPlace* dm = nullptr;
+  bool on_demand = false, null = false, imported = false;
+  bool maybe_bound = false;  // a binding to it was posted: it may be in use
+};
+struct MwPlace {
+  ibv_mw* mw = nullptr;
+  PdPlace* pd = nullptr;
+};
+struct ChannelPlace {
+  ibv_comp_channel* channel = nullptr;
+  unsigned users = 0;
+};
+struct CqPlace {
+  ibv_cq* cq = nullptr;
+  ibv_cq_ex* ex = nullptr;
+  ChannelPlace* channel = nullptr;
+  PdPlace* domain = nullptr;
+  unsigned users = 0;
+  bool small = false;  // it may overrun
+};
+struct XrcdPlace {
+  ibv_xrcd* xrcd = nullptr;
+  unsigned users = 0;
+};
+struct SrqPlace {
+  ibv_srq* srq = nullptr;
+  PdPlace* pd = nullptr;
+  XrcdPlace* xrcd = nullptr;  // of an XRC SRQ, and where its messages complete
+  CqPlace* cq = nullptr;
+  unsigned users = 0;
+};
+struct QpPlace {
+  ibv_qp* qp = nullptr;
+  ibv_qp_ex* ex = nullptr;
+  PdPlace* pd = nullptr;  // null, as the next: an XRC target
+  CqPlace *send = nullptr, *receive = nullptr;
+  SrqPlace* srq = nullptr;
+  XrcdPlace* xrcd = nullptr;  // of an XRC target
+  bool sig_all = false;
+  unsigned serial = 0;
+};
+struct AhPlace {
+  ibv_ah* ah = nullptr;
+  PdPlace* pd = nullptr;
+};
+
+}  // namespace adverb::fuzz

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "verbs_calls/session.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace adverb::fuzz {
+namespace {
+
+int lowest_fd() {
+  const int fd = dup(STDERR_FILENO);
+  close(fd);
+  return fd;
+}
+
+}  // namespace
+
+Session::Session(bool two_contexts) : lowest_fd_(lowest_fd()) {
+  REQUIRE((contexts[0] = ibv_open_device(device())));
+  if (two_contexts) REQUIRE((contexts[1] = ibv_import_device(dup(contexts[0]->cmd_fd))));
+  std::memset(buffer().data(), 0x5a, buffer().size());
+}
+
+void Session::destroy(PdPlace& p) {
+  const int expected = p.users ? EBUSY : 0;
+  REQUIRE(ibv_dealloc_pd(p.pd) == expected);
+  if (expected) return;
+  if (p.domain) --p.domain->users;
+  p = {};
+}
+
+void Session::destroy(DmPlace& p) {
+  if (p.twins) return;
+  const int expected = p.users ? EBUSY : 0;
+  REQUIRE(ibv_free_dm(p.dm) == expected);
+  if (expected) return;
+  if (p.twin_of) --p.twin_of->twins;
+  p = {};
+}
+
+void Session::destroy(MrPlace& p) {
+  const int error = ibv_dereg_mr(p.mr);
+  REQUIRE(error == 0 || (error == EBUSY && p.maybe_bound));
+  if (error) return;
+  --p.pd->users;
+  if (p.dm) --p.dm->users;
+  p = {};
+}
+
+void Session::destroy(MwPlace& p) {
+  REQUIRE(ibv_dealloc_mw(p.mw) == 0);
+  --p.pd->users;
+  p = {};
+}
+
+void Session::destroy(ChannelPlace& p) {
+  const int expected = p.users ? EBUSY : 0;
+  REQUIRE(ibv_destroy_comp_channel(p.channel) == expected);
+  if (!expected) p = {};
+}
+
+void Session::destroy(CqPlace& p) {
+  const int expected = p.users ? EBUSY : 0;
+  REQUIRE(ibv_destroy_cq(p.cq) == expected);
+  if (expected) return;
+  if (p.channel) --p.channel->users;
+  if (p.domain) --p.domain->users;
+  p = {};
+}
+
+void Session::destroy(SrqPlace& p) {
+  const int expected = p.users ? EBUSY : 0;
+  REQUIRE(ibv_destroy_srq(p.srq) == expected);
+  if (expected) return;
+  --p.pd->users;
+  if (p.xrcd) --p.xrcd->users, --p.cq->users;
+  p = {};
+}
+
+void Session::destroy(XrcdPlace& p) {
+  const int expected = p.users ? EBUSY : 0;
+  REQUIRE(ibv_close_xrcd(p.xrcd) == expected);
+  if (!expected) p = {};
+}
+
+void Session::destroy(QpPlace& p) {
+  REQUIRE(ibv_destroy_qp(p.qp) == 0);
+  forget(p.serial);
+  count(p, ~0u);
+  p = {};
+}
+
+void Session::count(QpPlace& p, unsigned by) {
+  if (p.pd) p.pd->users += by;
+  if (p.send) p.send->users += by;
+  if (p.receive) p.receive->users += by;
+  if (p.srq) p.srq->users += by;
+  if (p.xrcd) p.xrcd->users += by;
+}
+
+void Session::destroy(AhPlace& p) {
+  REQUIRE(ibv_destroy_ah(p.ah) == 0);
+  --p.pd->users;
+  p = {};
+}
+
+void Session::finish() {
+  for (QpPlace& q : qps) flush(q);
+  for (QpPlace& q : qps)
+    if (q.qp) destroy(q);
+  for (AhPlace& a : ahs)
+    if (a.ah) destroy(a);
+  for (SrqPlace& s : srqs)
+    if (s.srq) destroy(s);
+  for (XrcdPlace& x : xrcds)
+    if (x.xrcd) destroy(x), REQUIRE(!x.xrcd);
+  for (CqPlace& c : cqs)
+    if (c.cq) destroy(c);
+  for (ChannelPlace& c : channels)
+    if (c.channel) destroy(c);
+  for (MwPlace& w : mws)
+    if (w.mw) destroy(w);
+  for (MrPlace& m : mrs)
+    if (m.mr) destroy(m), REQUIRE(!m.mr);
+  for (std::size_t i = 0; i < dms.size(); ++i)
+    for (DmPlace& d : dms)
+      if (d.dm) destroy(d);
+  for (DmPlace& d : dms) REQUIRE(!d.dm);
+  // A parent domain goes before what it stands for.
+  for (std::size_t i = 0; i < pds.size(); ++i)
+    for (PdPlace& p : pds)
+      if (p.pd) destroy(p);
+  for (PdPlace& p : pds) REQUIRE(!p.pd);
+  for (ibv_context*& c : contexts)
+    if (c) REQUIRE(ibv_close_device(c) == 0);
+  REQUIRE(lowest_fd() == lowest_fd_);
+  const auto& b = buffer();
+  for (std::size_t i = 0; i < guard; ++i) REQUIRE(b[i] == 0x5a && b[b.size() - 1 - i] == 0x5a);
+}
+
+// --- work requests
+
+void Session::forget(unsigned serial) {
+  for (Work& w : book)
+    if (w.serial == serial) w.gone = true;
+}
+
+void Session::completed(const ibv_wc& c) {
+  REQUIRE(c.wr_id < book.size());
+  Work& w = book[c.wr_id];
+  REQUIRE(!w.done && !w.gone);
+  if (c.status == IBV_WC_SUCCESS) {
+    REQUIRE(w.receive == ((c.opcode & IBV_WC_RECV) != 0));
+    REQUIRE(w.signaled);
+  }
+  REQUIRE(c.status <= IBV_WC_GENERAL_ERR);
+  const QpPlace* q = nullptr;
+  for (const QpPlace& each : qps)
+    if (each.qp && each.qp->qp_num == c.qp_num) q = &each;
+  // What came by XRC stays when its queue pair goes.
+  REQUIRE(w.xrc || (q && (w.serial == 0 || w.serial == q->serial)));
+  w.done = true;
+}
+
+unsigned Session::poll(CqPlace& p, int n) {
+  ibv_wc wc[8];
+  const int got = ibv_poll_cq(p.cq, std::min(n, 8), wc);
+  REQUIRE(got >= 0 && got <= 8);
+  for (int i = 0; i < got; ++i) completed(wc[i]);
+  return static_cast<unsigned>(got);
+}
+
+void Session::flush(QpPlace& q) {
+  if (!q.qp) return;
+  ibv_qp_attr a{};
+  a.qp_state = IBV_QPS_ERR;
+  const bool error = ibv_modify_qp(q.qp, &a, IBV_QP_STATE) == 0;
+  for (CqPlace* c : {q.send, q.receive})
+    while (c && poll(*c, 8)) {
+    }
+  if (!error || (q.send && q.send->small) || (q.receive && q.receive->small)) return;
+  for (const Work& w : book) REQUIRE(w.serial != q.serial || w.gone || w.done || !w.signaled);
+}
+
+}  // namespace adverb::fuzz
