@@ -30,6 +30,12 @@ void mutate_one(std::uint8_t* record) {
   if (n < record_bytes) std::memset(record + n, 0, record_bytes - n);
 }
 
+// Any action; arguments are small more often than not.
+void fill(std::uint8_t* record, Random& random) {
+  for (std::size_t i = 0; i < record_bytes; ++i)
+    record[i] = static_cast<std::uint8_t>(random.below(i && random.below(2) ? 8 : 256));
+}
+
 // Makes room at record `at`; the copy there is what stood there.
 std::size_t repeat(std::uint8_t* data, std::size_t records, std::size_t at, std::size_t from) {
   std::uint8_t copy[record_bytes];
@@ -52,7 +58,7 @@ extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t s
   if (n == 0) std::memset(data, 0, record_bytes), n = 1;
   const std::size_t at = random.below(n), other = random.below(n);
   std::uint8_t* record = data + at * record_bytes;
-  switch (random.below(8)) {
+  switch (random.below(12)) {
     case 0:
       if (n < room) n = repeat(data, n, at, other);
       break;
@@ -69,6 +75,13 @@ extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t s
       break;
     case 4:
       n = std::max<std::size_t>(1, at);  // the rest does not matter
+      break;
+    case 5:  // another action with the same arguments
+      *record = static_cast<std::uint8_t>(random.below(256));
+      break;
+    case 6:
+    case 7:
+      if (n < room) n = repeat(data, n, at, other), fill(record, random);
       break;
     default:
       mutate_one(record);
