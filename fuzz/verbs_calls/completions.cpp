@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Completion queues, polling, and events.
+// Polling, and the events of completion queues and of everything else.
 #include <sys/select.h>
+
+#include <algorithm>
 
 #include "verbs_calls/steps.hpp"
 
@@ -18,48 +20,6 @@ bool readable(int fd) {
 }  // namespace
 
 namespace step {
-
-void cq(Session& s, Record& in) {
-  CqPlace& p = s.cqs[in.below(3)];
-  if (p.cq) return in.chance(128) ? s.destroy(p) : void();
-  ibv_context* c = context(s, in);
-  ChannelPlace* channel = &s.channels[in.below(2)];
-  if (!channel->channel) channel = nullptr;
-  const bool small = in.chance(32), sane = in.chance(220);
-  const std::uint32_t cqe = small ? 1 + in.below(4) : sane ? 512 : size(in);
-  const std::uint32_t vector = sane ? 0 : in.byte();
-  if (cqe > 2048 && cqe < 1u << 23) return;
-  const bool extended = in.chance(96);
-  PdPlace* domain = nullptr;
-  if (extended) {
-    ibv_cq_init_attr_ex a{};
-    a.cqe = cqe;
-    a.channel = channel ? channel->channel : nullptr;
-    a.comp_vector = vector;
-    a.wc_flags = sane ? std::uint64_t{IBV_WC_STANDARD_FLAGS} : in.word();
-    if (in.chance(128)) a.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS;
-    a.flags = sane ? in.below(2) : in.byte();
-    PdPlace* pd = a_pd(s, in);
-    if (pd && pd->domain && pd->pd->context == c && in.chance(128)) {
-      a.comp_mask |= IBV_CQ_INIT_ATTR_MASK_PD;
-      a.parent_domain = pd->pd;
-      domain = pd;
-    }
-    p.ex = made([&] { return ibv_create_cq_ex(c, &a); });
-    p.cq = p.ex ? ibv_cq_ex_to_cq(p.ex) : nullptr;
-  } else {
-    p.cq = made([&] {
-      return ibv_create_cq(c, static_cast<int>(cqe), &s, channel ? channel->channel : nullptr,
-                           static_cast<int>(vector));
-    });
-  }
-  const bool foreign = channel && channel->channel->context != c;
-  REQUIRE(!(p.cq && foreign) && (p.cq || foreign || !sane));
-  if (!p.cq) return;
-  p.small = cqe < 512;
-  if (channel) p.channel = channel, ++channel->users;
-  if (domain) p.domain = domain, ++domain->users;
-}
 
 void poll(Session& s, Record& in) {
   if (CqPlace* p = a_cq(s, in)) s.poll(*p, in.chance(240) ? in.below(9) : -1);
@@ -91,6 +51,36 @@ void poll_ex(Session& s, Record& in) {
   ibv_end_poll(p->ex);
 }
 
+// Looks at every field that the queue was made to have.
+void read_all(Session& s, Record& in) {
+  CqPlace* p = a_cq(s, in);
+  if (!p || !p->ex) return;
+  ibv_cq_ex* q = p->ex;
+  ibv_poll_cq_attr attr{};
+  const int first = checked(ibv_start_poll(q, &attr));
+  if (first) return REQUIRE(first == ENOENT);
+  unsigned left = 1 + in.below(20);
+  std::uint64_t before = 0;
+  do {
+    ibv_wc wc{};
+    wc.wr_id = q->wr_id, wc.status = q->status;
+    wc.opcode = ibv_wc_read_opcode(q), wc.qp_num = ibv_wc_read_qp_num(q);
+    REQUIRE((ibv_wc_read_wc_flags(q) & ~unsigned{IBV_WC_GRH | IBV_WC_WITH_IMM | IBV_WC_WITH_INV}) ==
+            0);
+    REQUIRE(ibv_wc_read_src_qp(q) < 1u << 24);
+    REQUIRE(ibv_wc_read_slid(q) == 0 && ibv_wc_read_dlid_path_bits(q) == 0);
+    REQUIRE(ibv_wc_read_cvlan(q) == 0 && ibv_wc_read_flow_tag(q) == 0);
+    ibv_wc_read_sl(q);
+    ibv_wc_read_invalidated_rkey(q);
+    const std::uint64_t at = ibv_wc_read_completion_ts(q);
+    REQUIRE(at >= before);
+    before = at;
+    if (p->wallclock) REQUIRE(ibv_wc_read_completion_wallclock_ns(q) > at);
+    s.completed(wc);
+  } while (--left && checked(ibv_next_poll(q)) == 0);
+  ibv_end_poll(q);
+}
+
 void arm(Session& s, Record& in) {
   if (CqPlace* p = a_cq(s, in)) checked(ibv_req_notify_cq(p->cq, in.byte() & 1));
 }
@@ -110,6 +100,31 @@ void events(Session& s, Record& in) {
   REQUIRE(ibv_get_async_event(c, &event) == 0);
   REQUIRE(event.event_type <= IBV_EVENT_WQ_FATAL);
   ibv_ack_async_event(&event);
+}
+
+// Events that are acknowledged later, together.
+void hold_events(Session& s, Record& in) {
+  for (ChannelPlace& p : s.channels)
+    for (unsigned n = in.below(4); n && p.channel && readable(p.channel->fd); --n) {
+      ibv_cq* cq = nullptr;
+      void* user = nullptr;
+      REQUIRE(ibv_get_cq_event(p.channel, &cq, &user) == 0);
+      const auto place =
+          std::find_if(s.cqs.begin(), s.cqs.end(), [&](const CqPlace& c) { return c.cq == cq; });
+      REQUIRE(place != s.cqs.end() && place->channel == &p && user == cq->cq_context);
+      ++place->unacked;
+    }
+  for (ibv_context* c : s.contexts)
+    for (unsigned n = in.below(4); n && c && readable(c->async_fd); --n) {
+      ibv_async_event event;
+      REQUIRE(ibv_get_async_event(c, &event) == 0);
+      s.unacked.push_back(event);
+    }
+}
+
+void ack_events(Session& s, Record& in) {
+  if (CqPlace* p = a_cq(s, in)) s.acknowledge(*p);
+  if (in.chance(128)) s.acknowledge_async();
 }
 
 }  // namespace step

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory regions, device memory, and advice about them.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "verbs_calls/steps.hpp"
 
 namespace adverb::fuzz {
@@ -45,6 +48,36 @@ void mr(Session& s, Record& in) {
   if (p.mr) p.pd = pd, ++pd->users, p.on_demand = on_demand;
 }
 
+// A region of a memfd, whose addresses are those of the buffer.
+void dmabuf(Session& s, Record& in) {
+  MrPlace& p = s.mrs[in.below(4)];
+  PdPlace* pd = a_pd(s, in);
+  if (p.mr || !pd) return;
+  static const int file = [] {
+    const int fd = memfd_create("dmabuf", MFD_CLOEXEC);
+    REQUIRE(fd >= 0 && ftruncate(fd, Session::buffer_bytes) == 0);
+    return fd;
+  }();
+  const bool sane = in.chance(200);
+  const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  const auto iova = reinterpret_cast<std::uintptr_t>(inside(in));
+  std::uint64_t offset = iova % page + page * in.below(2);
+  std::size_t length = 1 + in.byte() * 8u;
+  constexpr int rights[] = {0xf, 0x7, 1, 4, 0};
+  int access = in.one_of(rights), fd = file;
+  if (!sane && in.chance(96)) offset = in.word();
+  if (!sane && in.chance(96)) length = std::size_t{in.word()} << (in.byte() % 33);
+  if (!sane && in.chance(96)) access = static_cast<int>(in.word());
+  if (!sane && in.chance(96))
+    fd = in.chance(128) ? STDERR_FILENO : static_cast<int>(in.word() | 1u << 20);
+  p.mr = made([&] { return ibv_reg_dmabuf_mr(pd->pd, offset, length, iova, fd, access); });
+  REQUIRE(p.mr || !sane);
+  const bool fits = offset <= Session::buffer_bytes && length <= Session::buffer_bytes - offset;
+  if (!p.mr) return;
+  REQUIRE(fd == file && fits && length && p.mr->length == length);
+  p.pd = pd, p.dmabuf = true, ++pd->users;
+}
+
 void rereg(Session& s, Record& in) {
   MrPlace* p = pick(s.mrs, &MrPlace::mr, in);
   PdPlace* pd = a_pd(s, in);
@@ -54,10 +87,14 @@ void rereg(Session& s, Record& in) {
   const bool small = in.chance(200) || p->on_demand;
   const std::size_t length = small ? in.byte() : std::size_t{in.word()} << 32;
   const bool with_pd = pd && in.chance(200);
+  const ibv_mr before = *p->mr;
   const int error = ibv_rereg_mr(p->mr, flags, with_pd ? pd->pd : nullptr, at, length,
                                  in.chance(200) ? 0xf : any_access(in));
   REQUIRE(error >= IBV_REREG_MR_ERR_CMD_AND_DO_FORK_NEW && error <= 0);
   if (p->null || p->imported) REQUIRE(error == IBV_REREG_MR_ERR_INPUT);
+  REQUIRE(p->mr->lkey == before.lkey && p->mr->rkey == before.rkey);
+  if (error)
+    REQUIRE(p->mr->addr == before.addr && p->mr->length == before.length && p->mr->pd == before.pd);
   if (error == 0 && flags & IBV_REREG_MR_CHANGE_PD) {
     REQUIRE(with_pd && pd->pd->context == p->mr->context && p->mr->pd == pd->pd);
     --p->pd->users, ++pd->users, p->pd = pd;
@@ -77,6 +114,7 @@ void device_memory(Session& s, Record& in) {
   DmPlace& p = s.dms[in.below(2)];
   if (p.dm && in.chance(64)) return s.destroy(p);
   if (p.dm) return copy(p, in);
+  if (p.users) return;
   const bool sane = in.chance(200);
   ibv_alloc_dm_attr a{sane ? 1u + in.byte() : size(in), sane ? 0 : in.byte() % 16u,
                       sane ? 0 : in.byte() & 1u};

@@ -2,6 +2,9 @@
 // What needs no memory and no queue pair: protection domains, completion channels, XRC domains,
 // shared receive queues, address handles.
 #include <fcntl.h>
+#include <sys/mman.h>
+
+#include <algorithm>
 
 #include "verbs_calls/steps.hpp"
 
@@ -46,6 +49,7 @@ namespace step {
 void pd(Session& s, Record& in) {
   PdPlace& p = s.pds[in.below(3)];
   if (p.pd) return s.destroy(p);
+  if (p.users) return;  // it was unimported
   ibv_context* c = context(s, in);
   PdPlace* domain = in.chance(64) ? a_pd(s, in) : nullptr;
   if (!domain) {
@@ -80,6 +84,21 @@ void xrcd(Session& s, Record& in) {
   REQUIRE(p.xrcd || !sane);
 }
 
+// The domain of a file, which all who open it share.
+void xrcd_of_file(Session& s, Record& in) {
+  XrcdPlace& p = s.xrcds[in.below(2)];
+  if (p.xrcd) return;
+  static const int file = memfd_create("xrcd", MFD_CLOEXEC);
+  const bool exists = std::any_of(s.xrcds.begin(), s.xrcds.end(),
+                                  [](const XrcdPlace& x) { return x.xrcd && x.of_file; });
+  const bool create = in.chance(200), alone = in.chance(64);
+  ibv_xrcd_init_attr a{IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, file,
+                       (create ? O_CREAT : 0) | (alone ? O_EXCL : 0)};
+  p.xrcd = made([&] { return ibv_open_xrcd(context(s, in), &a); });
+  REQUIRE((p.xrcd != nullptr) == (exists ? !alone : create));
+  p.of_file = p.xrcd;
+}
+
 void srq(Session& s, Record& in) {
   SrqPlace& p = s.srqs[in.below(2)];
   if (p.srq) return in.chance(128) ? s.destroy(p) : void();
@@ -107,7 +126,14 @@ void modify_srq(Session& s, Record& in) {
   if (!p) return;
   ibv_srq_attr a{size(in), size(in), size(in)};
   const int mask = in.chance(200) ? IBV_SRQ_LIMIT : static_cast<int>(in.word());
-  checked(ibv_modify_srq(p->srq, &a, mask));
+  ibv_srq_attr before{}, after{};
+  REQUIRE(ibv_query_srq(p->srq, &before) == 0);
+  const int error = checked(ibv_modify_srq(p->srq, &a, mask));
+  REQUIRE(ibv_query_srq(p->srq, &after) == 0);
+  REQUIRE(before.max_wr == after.max_wr && before.max_sge == after.max_sge);
+  // A limit is disarmed when it is reached.
+  const std::uint32_t wanted = error || !(mask & IBV_SRQ_LIMIT) ? before.srq_limit : a.srq_limit;
+  REQUIRE(after.srq_limit == wanted || after.srq_limit == 0);
 }
 
 void ah(Session& s, Record& in) {

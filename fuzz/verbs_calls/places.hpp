@@ -6,14 +6,23 @@
 #include <infiniband/verbs.h>
 
 #include <cstddef>
+#include <cstdint>
 
 namespace adverb::fuzz {
 
+struct TdPlace {
+  ibv_td* td = nullptr;
+  unsigned users = 0;
+};
 struct PdPlace {
   ibv_pd* pd = nullptr;
   unsigned users = 0;
   PdPlace* domain = nullptr;  // of a parent domain: what it stands for
   bool imported = false;
+  // Of a parent domain: what else it was made of.
+  TdPlace* td = nullptr;
+  std::uint8_t allocator = 0;  // what its functions do: 0 there are none
+  unsigned allocations = 0;    // that they have not got back
 };
 struct DmPlace {
   ibv_dm* dm = nullptr;
@@ -27,6 +36,7 @@ struct MrPlace {
   PdPlace* pd = nullptr;
   DmPlace* dm = nullptr;
   bool on_demand = false, null = false, imported = false;
+  bool dmabuf = false;
   bool maybe_bound = false;  // a binding to it was posted: it may be in use
 };
 struct MwPlace {
@@ -44,9 +54,12 @@ struct CqPlace {
   PdPlace* domain = nullptr;
   unsigned users = 0;
   bool small = false;  // it may overrun
+  bool wallclock = false;
+  unsigned unacked = 0;  // events that were got
 };
 struct XrcdPlace {
   ibv_xrcd* xrcd = nullptr;
+  bool of_file = false;  // of the one file: one domain, however often it is opened
   unsigned users = 0;
 };
 struct SrqPlace {
@@ -65,10 +78,21 @@ struct QpPlace {
   XrcdPlace* xrcd = nullptr;  // of an XRC target
   bool sig_all = false;
   unsigned serial = 0;
+  unsigned flows = 0;  // rules that lead to it
 };
 struct AhPlace {
   ibv_ah* ah = nullptr;
+  bool group = false;
   PdPlace* pd = nullptr;
+};
+struct FlowPlace {
+  ibv_flow* flow = nullptr;
+  QpPlace* qp = nullptr;
+};
+// A queue pair in a multicast group.
+struct Membership {
+  QpPlace* qp;
+  ibv_gid group;
 };
 
 }  // namespace adverb::fuzz

@@ -8,6 +8,8 @@
 namespace adverb::fuzz {
 namespace {
 
+constexpr std::uint32_t group_qpn = 0xffffff;
+
 std::uint32_t length(Record& in) {
   constexpr std::uint32_t all[] = {0, 1, 8, 64, 1024, 1025, 2000, 4096, 0x40000000, 0xffffffff};
   return in.one_of(all);
@@ -99,7 +101,7 @@ void send(Session& s, Record& in) {
     wr[i].sg_list = list.all;
     wr[i].num_sge = element_count(in);
     if (p->qp->qp_type == IBV_QPT_UD)
-      wr[i].wr.ud = {ah ? ah->ah : nullptr, p->qp->qp_num, 0x11};
+      wr[i].wr.ud = {ah ? ah->ah : nullptr, ah && ah->group ? group_qpn : p->qp->qp_num, 0x11};
     else
       fill_remote(s, wr[i], in);
     constexpr unsigned of_windows =

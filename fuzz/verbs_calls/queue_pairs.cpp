@@ -5,6 +5,10 @@
 namespace adverb::fuzz {
 namespace {
 
+bool same_domain(const XrcdPlace* a, const XrcdPlace* b) {
+  return a == b || (a && b && a->of_file && b->of_file);
+}
+
 // An XRC target, or one more handle of one.
 void target(Session& s, QpPlace& p, Record& in) {
   XrcdPlace* xrcd = pick(s.xrcds, &XrcdPlace::xrcd, in);
@@ -18,7 +22,7 @@ void target(Session& s, QpPlace& p, Record& in) {
     a.xrcd = xrcd->xrcd;
     a.qp_type = IBV_QPT_XRC_RECV;
     p.qp = made([&] { return ibv_open_qp(c, &a); });
-    REQUIRE((p.qp != nullptr) == (first->xrcd == xrcd && (a.comp_mask | 4) == 0xf));
+    REQUIRE((p.qp != nullptr) == (same_domain(first->xrcd, xrcd) && (a.comp_mask | 4) == 0xf));
   } else {
     ibv_qp_init_attr_ex a{};
     a.qp_type = IBV_QPT_XRC_RECV;
@@ -42,13 +46,31 @@ ibv_qp* create_extended(PdPlace& pd, ibv_qp_init_attr_ex& a, Record& in) {
   a.pd = pd.pd;
   a.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
   if (in.chance(16)) a.comp_mask = in.word();
-  const bool reliable = a.qp_type == IBV_QPT_RC || a.qp_type == IBV_QPT_XRC_SEND;
-  const std::uint64_t ops = reliable ? 0x83f : a.qp_type == IBV_QPT_UD ? 0xc : 0xf;
-  a.send_ops_flags = in.chance(230) ? ops : in.word();
+  a.send_ops_flags = in.chance(230) ? every_operation(a.qp_type) : in.word();
   return ibv_create_qp_ex(pd.pd->context, &a);
 }
 
 }  // namespace
+
+std::uint64_t every_operation(ibv_qp_type type) {
+  constexpr std::uint64_t datagrams = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM,
+                          flush = 1 << 11;
+  constexpr std::uint64_t unreliable =
+      datagrams | IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
+      IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_SEND_WITH_INV;
+  switch (type) {
+    case IBV_QPT_RC:
+    case IBV_QPT_XRC_SEND:
+      return unreliable | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
+             IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_ATOMIC_WRITE | flush;
+    case IBV_QPT_UD:
+      return datagrams;
+    case IBV_QPT_RAW_PACKET:
+      return IBV_QP_EX_WITH_SEND;
+    default:
+      return unreliable;
+  }
+}
 
 namespace step {
 

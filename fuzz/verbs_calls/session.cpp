@@ -29,6 +29,20 @@ void Session::destroy(PdPlace& p) {
   REQUIRE(ibv_dealloc_pd(p.pd) == expected);
   if (expected) return;
   if (p.domain) --p.domain->users;
+  if (p.td) --p.td->users;
+  REQUIRE(p.allocations == 0);
+  p = {};
+}
+
+void Session::destroy(TdPlace& p) {
+  const int expected = p.users ? EBUSY : 0;
+  REQUIRE(ibv_dealloc_td(p.td) == expected);
+  if (!expected) p = {};
+}
+
+void Session::destroy(FlowPlace& p) {
+  REQUIRE(ibv_destroy_flow(p.flow) == 0);
+  --p.qp->flows;
   p = {};
 }
 
@@ -62,7 +76,19 @@ void Session::destroy(ChannelPlace& p) {
   if (!expected) p = {};
 }
 
+void Session::acknowledge(CqPlace& p) {
+  if (p.unacked) ibv_ack_cq_events(p.cq, p.unacked);
+  p.unacked = 0;
+}
+
+void Session::acknowledge_async() {
+  for (ibv_async_event& e : unacked) ibv_ack_async_event(&e);
+  unacked.clear();
+}
+
 void Session::destroy(CqPlace& p) {
+  acknowledge(p);
+  acknowledge_async();
   const int expected = p.users ? EBUSY : 0;
   REQUIRE(ibv_destroy_cq(p.cq) == expected);
   if (expected) return;
@@ -72,6 +98,7 @@ void Session::destroy(CqPlace& p) {
 }
 
 void Session::destroy(SrqPlace& p) {
+  acknowledge_async();
   const int expected = p.users ? EBUSY : 0;
   REQUIRE(ibv_destroy_srq(p.srq) == expected);
   if (expected) return;
@@ -87,7 +114,12 @@ void Session::destroy(XrcdPlace& p) {
 }
 
 void Session::destroy(QpPlace& p) {
-  REQUIRE(ibv_destroy_qp(p.qp) == 0);
+  acknowledge_async();
+  const bool attached = std::any_of(memberships.begin(), memberships.end(),
+                                    [&](const Membership& m) { return m.qp == &p; });
+  const int expected = attached || p.flows ? EBUSY : 0;
+  REQUIRE(ibv_destroy_qp(p.qp) == expected);
+  if (expected) return;
   forget(p.serial);
   count(p, ~0u);
   p = {};
@@ -108,6 +140,10 @@ void Session::destroy(AhPlace& p) {
 }
 
 void Session::finish() {
+  for (FlowPlace& f : flows)
+    if (f.flow) destroy(f);
+  for (const Membership& m : memberships) REQUIRE(ibv_detach_mcast(m.qp->qp, &m.group, 0) == 0);
+  memberships.clear();
   for (QpPlace& q : qps) flush(q);
   for (QpPlace& q : qps)
     if (q.qp) destroy(q);
@@ -128,12 +164,14 @@ void Session::finish() {
   for (std::size_t i = 0; i < dms.size(); ++i)
     for (DmPlace& d : dms)
       if (d.dm) destroy(d);
-  for (DmPlace& d : dms) REQUIRE(!d.dm);
+  for (DmPlace& d : dms) REQUIRE(!d.dm && d.users == 0);
   // A parent domain goes before what it stands for.
   for (std::size_t i = 0; i < pds.size(); ++i)
     for (PdPlace& p : pds)
       if (p.pd) destroy(p);
-  for (PdPlace& p : pds) REQUIRE(!p.pd);
+  for (PdPlace& p : pds) REQUIRE(!p.pd && p.users == 0);
+  for (TdPlace& t : tds)
+    if (t.td) destroy(t), REQUIRE(!t.td);
   for (ibv_context*& c : contexts)
     if (c) REQUIRE(ibv_close_device(c) == 0);
   REQUIRE(lowest_fd() == lowest_fd_);

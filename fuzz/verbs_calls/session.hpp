@@ -57,6 +57,11 @@ class Session {
   void destroy(XrcdPlace&);
   void destroy(QpPlace&);
   void destroy(AhPlace&);
+  void destroy(TdPlace&);
+  void destroy(FlowPlace&);
+  // Destroy calls wait for these.
+  void acknowledge(CqPlace&);
+  void acknowledge_async();
   // Counts the queue pair among the users of what it was made with, or out.
   static void count(QpPlace&, unsigned by);
   // Everything goes, and nothing is left.
@@ -77,6 +82,7 @@ class Session {
   unsigned poll(CqPlace&, int n);
 
   std::array<ibv_context*, 2> contexts{};
+  std::array<TdPlace, 2> tds{};
   std::array<PdPlace, 3> pds{};
   std::array<DmPlace, 2> dms{};
   std::array<MrPlace, 4> mrs{};
@@ -87,6 +93,9 @@ class Session {
   std::array<XrcdPlace, 2> xrcds{};
   std::array<QpPlace, 4> qps{};
   std::array<AhPlace, 2> ahs{};
+  std::array<FlowPlace, 3> flows{};
+  std::vector<Membership> memberships;
+  std::vector<ibv_async_event> unacked;
   std::vector<Work> book;
   unsigned serials = 0;
 

@@ -7,6 +7,7 @@ namespace {
 
 std::uint32_t mask_from(ibv_qp_state from, ibv_qp_type type) {
   const bool rc = type != IBV_QPT_UC && type != IBV_QPT_UD, ud = type == IBV_QPT_UD;
+  if (type == IBV_QPT_RAW_PACKET) return IBV_QP_STATE | (from == IBV_QPS_RESET ? IBV_QP_PORT : 0);
   switch (from) {
     case IBV_QPS_RESET:
       return IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX |
@@ -110,6 +111,10 @@ bool same(const ibv_qp_attr& a, const ibv_qp_attr& b) {
 
 }  // namespace
 
+void ready(Session& s, QpPlace& p, Record& in) {
+  for (int i = 0; i < 3; ++i) advance(s, p, in);
+}
+
 ibv_qp_attr current(QpPlace& p) {
   ibv_qp_attr a;
   ibv_qp_init_attr init;
@@ -127,8 +132,7 @@ void bring_up(Session& s, Record& in) {
 
 // As far as RTS.
 void ready(Session& s, Record& in) {
-  QpPlace* p = a_qp(s, in);
-  for (int i = 0; p && i < 3; ++i) advance(s, *p, in);
+  if (QpPlace* p = a_qp(s, in)) fuzz::ready(s, *p, in);
 }
 
 void modify(Session& s, Record& in) {

@@ -9,7 +9,15 @@ namespace adverb::fuzz {
 
 // --- objects.cpp
 ibv_ah_attr address(Session&, Record&);
-// --- states.cpp: also that the queue pair has the CQs that it was made with
+// --- raw.cpp
+bool is_raw(const QpPlace&);
+// --- queue_pairs.cpp: for ibv_create_qp_ex
+std::uint64_t every_operation(ibv_qp_type);
+// --- prelude.cpp
+void prelude(Session&, Record&);
+// --- states.cpp: as far as RTS, with a peer out of the record
+void ready(Session&, QpPlace&, Record&);
+// also that the queue pair has the CQs that it was made with
 ibv_qp_attr current(QpPlace&);
 // --- windows.cpp: to no region, or to one that may from now on be in use
 ibv_mw_bind_info binding(Session&, Record&);
@@ -35,10 +43,15 @@ void channel(Session&, Record&);
 void xrcd(Session&, Record&);
 void srq(Session&, Record&);
 void modify_srq(Session&, Record&);
+void xrcd_of_file(Session&, Record&);
 void ah(Session&, Record&);
+// --- domains.cpp
+void td(Session&, Record&);
+void parent_domain(Session&, Record&);
 // --- memory.cpp
 void mr(Session&, Record&);
 void rereg(Session&, Record&);
+void dmabuf(Session&, Record&);
 void null_region(Session&, Record&);
 void device_memory(Session&, Record&);
 void dm_region(Session&, Record&);
@@ -47,6 +60,18 @@ void advise(Session&, Record&);
 void window(Session&, Record&);
 // --- imports.cpp
 void import(Session&, Record&);
+void unimport(Session&, Record&);
+void import_context(Session&, Record&);
+// --- groups.cpp
+void attach(Session&, Record&);
+void detach(Session&, Record&);
+void group_ah(Session&, Record&);
+// --- raw.cpp
+void raw_qp(Session&, Record&);
+void frame(Session&, Record&);
+void frame_receive(Session&, Record&);
+// --- flows.cpp
+void flow(Session&, Record&);
 // --- queue_pairs.cpp
 void qp(Session&, Record&);
 // --- states.cpp
@@ -59,16 +84,27 @@ void receive(Session&, Record&);
 void srq_receive(Session&, Record&);
 // --- batch.cpp
 void batch(Session&, Record&);
-// --- completions.cpp
+void batch_rare(Session&, Record&);
+// --- completion_queues.cpp
 void cq(Session&, Record&);
+void cq_of_all(Session&, Record&);
+void resize(Session&, Record&);
+void moderate(Session&, Record&);
+// --- completions.cpp
 void poll(Session&, Record&);
 void drain(Session&, Record&);
 void poll_ex(Session&, Record&);
+void read_all(Session&, Record&);
 void arm(Session&, Record&);
 void events(Session&, Record&);
+void hold_events(Session&, Record&);
+void ack_events(Session&, Record&);
 // --- queries.cpp
 void query(Session&, Record&);
 void names(Session&, Record&);
+void query_constants(Session&, Record&);
+void address_of_sender(Session&, Record&);
+void unsupported(Session&, Record&);
 
 }  // namespace step
 }  // namespace adverb::fuzz
