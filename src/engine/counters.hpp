@@ -25,7 +25,7 @@ namespace adverb::engine {
   X(rnr_retry_exceeded_err) \
   X(out_of_sequence)            /* a request ahead of the expected PSN */ \
   X(duplicate_request)          /* a request behind the expected PSN */ \
-  X(out_of_buffer)              /* no receive WQE: RNR NAK, or drop on UC and UD */ \
+  X(out_of_buffer)              /* no receive WQE: RNR NAK or drop; datagrams to an overrun CQ */ \
   X(sent_naks) \
   X(sent_rnr_naks) \
   X(sent_acks) \

@@ -257,6 +257,13 @@ Verdict Responder::open_receive() {
   return Verdict::ok;
 }
 
+// Nobody is told of a datagram that has no place to go: it is counted here.
+bool Responder::open_receive_of_datagram() {
+  const Verdict v = open_receive();
+  if (v == Verdict::operational) ++e_.counters_.out_of_buffer;
+  return v == Verdict::ok;
+}
+
 Verdict Responder::execute_send(const wire::Packet& p, const wire::OpcodeInfo& info) {
   ResponderState& r = q_.resp;
   if (info.starts()) {
@@ -749,7 +756,7 @@ void Responder::receive_datagram(const RxFrame& f) {
     ++e_.counters_.drop_length;
     return;
   }
-  if (open_receive() != Verdict::ok) return;
+  if (!open_receive_of_datagram()) return;
   if (grh_bytes + p.payload.size() > q_.resp.recv.length) {  // the WQE stays for the next
     ++e_.counters_.drop_length;
     return;
@@ -790,7 +797,7 @@ void Responder::deliver_datagram(const RxFrame& f) {
 
 void Responder::receive_ethernet(const RxFrame& f) {
   const auto frame = f.packet.payload;
-  if (open_receive() != Verdict::ok) return;
+  if (!open_receive_of_datagram()) return;
   ResponderState& r = q_.resp;
   const bool fits = frame.size() <= r.recv.length;
   const SgStatus s = fits ? scatter(e_.keys_, q_.pd, r.recv.list(), 0, frame.data(), frame.size())

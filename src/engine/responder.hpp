@@ -61,6 +61,7 @@ class Responder {
     return e_.keys_.resolve(rkey, q_.pd, va, length, access, q_.qpn);
   }
   Verdict open_receive();
+  bool open_receive_of_datagram();
   void complete_receive(const wire::Packet&, const wire::OpcodeInfo&);
   void refuse(Verdict, const wire::Packet&);
   void refuse_with(std::uint8_t syndrome, const wire::Packet&);

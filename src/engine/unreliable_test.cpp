@@ -229,6 +229,23 @@ TEST(Datagram, C57_Drops) {
   t.received(small, 44, WcOpcode::recv, wc_grh);
 }
 
+// C23
+// An overrun CQ tells of nothing, so that a queue pair which is made with it takes nothing.
+TEST(Datagram, C23_DropsAfterAnOverrun) {
+  Options o = ud();
+  o.cq_size = 1;
+  Talk t(o);
+  for (int i = 0; i < 2; ++i) t.post_recv(0, 100);
+  t.in(datagram("a"), datagram("b"));
+  EXPECT_EQ(t.state(), QpState::error);
+  QueuePair* second = t.create_qp();
+  t.modify_to(*second, QpState::rts);
+  EXPECT_EQ(t.counters().out_of_buffer, 0u);
+  t.in(datagram("c").to(second->qpn));
+  EXPECT_EQ(t.counters().out_of_buffer, 1u);
+  EXPECT_EQ(second->state, QpState::rts);
+}
+
 TEST(Datagram, ReceiveListThatIsBadIsALocalError) {
   for (int i = 0; i < 2; ++i) {
     Talk t(ud());
