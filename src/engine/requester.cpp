@@ -380,7 +380,7 @@ bool Requester::emit_ethernet(TxBurst& tx, SendWqe& wqe) {
   e_.pace(wqe.length);
   ++e_.counters_.sent_pkts;
   e_.counters_.sent_bytes += wqe.length;
-  advance(wqe, 1);
+  advance(wqe, wqe.packets);  // as many as packets would carry it: the whole request
   complete_unacknowledged();
   return true;
 }

@@ -140,6 +140,33 @@ TEST_F(Raw, LengthsThatNoFrameHas) {
   EXPECT_EQ(ibv_destroy_qp(qp), 0);
 }
 
+// The MTU of the interface counts (that of lo is 65536), not the MTU of InfiniBand packets.
+TEST_F(Raw, AFrameThatIsLongerThanAPacket) {
+  if (!permitted) return;
+  ibv_qp *from = make_raw(), *to = make_raw();
+  sender_ = from->qp_num;
+  EthRule rule = rule_to(4);
+  ibv_flow* flow = ibv_create_flow(to, &rule.attr);
+  ASSERT_TRUE(flow);
+  constexpr std::uint32_t room = 24000;
+  char* into = buffer.data() + room;
+  for (const std::size_t payload : {4083u, 9000u, 20000u}) {
+    ibv_sge sge = sge_of(into, room, mr);
+    ibv_recv_wr wr{.wr_id = 2, .next = nullptr, .sg_list = &sge, .num_sge = 1}, *bad;
+    ASSERT_EQ(ibv_post_recv(to, &wr, &bad), 0);
+    const Frame f = frame(4, payload);
+    ASSERT_EQ(send(from, f), 0);
+    const ibv_wc wc = received();
+    EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+    EXPECT_EQ(wc.qp_num, to->qp_num);
+    ASSERT_EQ(wc.byte_len, f.size());
+    EXPECT_EQ(Frame(into, wc.byte_len), f);
+  }
+  silent();  // each was sent once, and completed once
+  EXPECT_EQ(ibv_destroy_flow(flow), 0);
+  for (ibv_qp* qp : {from, to}) EXPECT_EQ(ibv_destroy_qp(qp), 0);
+}
+
 TEST_F(Raw, AFrameThatIsTooLongForItsReceive) {
   if (!permitted) return;
   ibv_qp *from = make_raw(), *to = make_raw();
