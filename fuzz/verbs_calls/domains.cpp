@@ -23,7 +23,30 @@ void give_back(ibv_pd*, void* context, void* memory, std::uint64_t) {
   std::free(memory);
 }
 
+void make(PdPlace& p, PdPlace& domain, TdPlace* td, ibv_context* c, Allocator how,
+          decltype(ibv_parent_domain_init_attr::free) free) {
+  ibv_parent_domain_init_attr a{};
+  a.pd = domain.pd;
+  a.td = td ? td->td : nullptr;
+  a.comp_mask = IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+  a.pd_context = &p;
+  if (how != none) {
+    a.comp_mask |= IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS;
+    a.alloc = allocate, a.free = free;
+  }
+  p.pd = made([&] { return ibv_alloc_parent_domain(c, &a); });
+  if (!p.pd) return;
+  p.allocator = how;
+  p.domain = &domain, ++domain.users;
+  p.td = td;
+  if (td) ++td->users;
+}
+
 }  // namespace
+
+void own_allocators(PdPlace& p, PdPlace& domain, TdPlace* td, ibv_context* c) {
+  make(p, domain, td, c, own, give_back);
+}
 
 namespace step {
 
@@ -41,26 +64,11 @@ void parent_domain(Session& s, Record& in) {
   if (p.pd || p.users || !domain) return;
   ibv_context* c = context(s, in);
   TdPlace* td = in.chance(128) ? pick(s.tds, &TdPlace::td, in) : nullptr;
-  p.allocator = static_cast<std::uint8_t>(in.below(most_allocators));
-  ibv_parent_domain_init_attr a{};
-  a.pd = domain->pd;
-  a.td = td ? td->td : nullptr;
-  a.comp_mask = IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
-  a.pd_context = &p;
-  if (p.allocator != none) {
-    a.comp_mask |= IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS;
-    a.alloc = allocate;
-    a.free = in.chance(240) ? give_back : nullptr;
-  }
-  p.pd = made([&] { return ibv_alloc_parent_domain(c, &a); });
-  const bool good =
-      domain->pd->context == c && (!td || td->td->context == c) && (p.allocator == none || a.free);
-  REQUIRE((p.pd != nullptr) == good);
-  if (!p.pd) p.allocator = none;
-  if (!p.pd) return;
-  p.domain = domain, ++domain->users;
-  p.td = td;
-  if (td) ++td->users;
+  const auto how = static_cast<Allocator>(in.below(most_allocators));
+  const bool frees = in.chance(240);
+  make(p, *domain, td, c, how, frees ? give_back : nullptr);
+  REQUIRE((p.pd != nullptr) ==
+          (domain->pd->context == c && (!td || td->td->context == c) && (how == none || frees)));
 }
 
 }  // namespace step

@@ -3,6 +3,8 @@
 // everybody may read and write.  Without it, few inputs come as far as traffic.
 #include <fcntl.h>
 
+#include <algorithm>
+
 #include "verbs_calls/steps.hpp"
 
 namespace adverb::fuzz {
@@ -15,7 +17,7 @@ void bring_up(Session& s, unsigned own, unsigned peer) {
   ready(s, s.qps[own], in);
 }
 
-void connected(Session& s, unsigned i, ibv_qp_type type, bool with_batch) {
+void connected(Session& s, unsigned i, ibv_qp_type type, bool with_batch, PdPlace& pd) {
   QpPlace& p = s.qps[i];
   ibv_qp_init_attr_ex a{};
   a.send_cq = s.cqs[0].cq;
@@ -25,7 +27,7 @@ void connected(Session& s, unsigned i, ibv_qp_type type, bool with_batch) {
   a.comp_mask = IBV_QP_INIT_ATTR_PD;
   if (with_batch) a.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
   a.send_ops_flags = every_operation(type);
-  a.pd = s.pds[0].pd;
+  a.pd = pd.pd;
   const bool target = type == IBV_QPT_XRC_RECV;
   if (target) {
     a.comp_mask = IBV_QP_INIT_ATTR_XRCD;
@@ -37,7 +39,7 @@ void connected(Session& s, unsigned i, ibv_qp_type type, bool with_batch) {
   if (target) {
     p.xrcd = &s.xrcds[0];
   } else {
-    p.pd = &s.pds[0], p.send = &s.cqs[0];
+    p.pd = &pd, p.send = &s.cqs[0];
     if (type != IBV_QPT_XRC_SEND) p.receive = &s.cqs[0];
   }
   p.serial = ++s.serials;
@@ -84,6 +86,52 @@ void everything(Session& s) {
   mr.pd = &s.pds[0], ++mr.pd->users;
 }
 
+// Receives for what will come.
+void receives(Session& s, QpPlace& p) {
+  const bool datagrams = p.qp->qp_type == IBV_QPT_UD || p.qp->qp_type == IBV_QPT_RAW_PACKET;
+  ibv_sge sge{reinterpret_cast<std::uintptr_t>(s.mrs[0].mr->addr), datagrams ? 2000u : 600u,
+              s.mrs[0].mr->lkey};
+  for (unsigned i = 0; p.receive && i < 4; ++i) {
+    ibv_recv_wr wr{s.next_id(), nullptr, &sge, 1}, *bad = nullptr;
+    REQUIRE(ibv_post_recv(p.qp, &wr, &bad) == 0);
+    s.enter(p.serial, true, true);
+  }
+}
+
+// What makes datagrams and frames go to it.
+void paths_to(Session& s, unsigned i) {
+  QpPlace& p = s.qps[i];
+  if (p.qp->qp_type == IBV_QPT_UD) {
+    Membership m{&p, {}};
+    const std::uint8_t group[] = {0xff, 0xff, 239, 0, 0, 0};  // ::ffff:239.0.0.0
+    std::copy(std::begin(group), std::end(group), m.group.raw + 10);
+    REQUIRE(ibv_attach_mcast(p.qp, &m.group, 0) == 0);
+    s.memberships.push_back(m);
+  } else if (is_raw(p)) {
+    ibv_flow_attr a{};
+    a.type = i ? IBV_FLOW_ATTR_SNIFFER : IBV_FLOW_ATTR_ALL_DEFAULT;
+    a.size = sizeof a, a.port = 1;
+    s.flows[i].flow = made([&] { return ibv_create_flow(p.qp, &a); });
+    REQUIRE(s.flows[i].flow);
+    s.flows[i].qp = &p, ++p.flows;
+  }
+}
+
+void memory_of_other_kinds(Session& s) {
+  ibv_alloc_dm_attr a{1024, 0, 0};
+  DmPlace& dm = s.dms[0];
+  dm.dm = made([&] { return ibv_alloc_dm(s.contexts[0], &a); });
+  dm.length = a.length;
+  MrPlace& mr = s.mrs[1];
+  mr.mr = made([&] { return ibv_reg_dm_mr(s.pds[0].pd, dm.dm, 0, dm.length, 0x2f); });
+  MwPlace& mw = s.mws[0];
+  mw.mw = made([&] { return ibv_alloc_mw(s.pds[0].pd, IBV_MW_TYPE_2); });
+  REQUIRE(dm.dm && mr.mr && mw.mw);
+  mr.pd = &s.pds[0], mr.dm = &dm, ++dm.users;
+  mw.pd = &s.pds[0];
+  s.pds[0].users += 2;
+}
+
 }  // namespace
 
 void prelude(Session& s, Record& in) {
@@ -98,12 +146,24 @@ void prelude(Session& s, Record& in) {
   if (kind == 0) return;
   const auto& pair = types[(kind - 1) % std::size(types)];
   const bool with_batch = in.chance(128);
+  const std::uint8_t extras = in.byte();
   everything(s);
   if (pair[0] == IBV_QPT_XRC_SEND) xrc_objects(s);
-  for (unsigned i = 0; i < 2; ++i) connected(s, i, pair[i], with_batch);
+  if (extras & 1) memory_of_other_kinds(s);
+  PdPlace* pd = &s.pds[0];
+  if (extras & 2) {
+    pd = &s.pds[1];
+    own_allocators(*pd, s.pds[0], nullptr, s.contexts[0]);
+    REQUIRE(pd->pd);
+  }
+  for (unsigned i = 0; i < 2; ++i) connected(s, i, pair[i], with_batch, *pd);
   const bool alike = pair[0] == pair[1] || pair[0] == IBV_QPT_XRC_SEND;
   for (unsigned i = 0; i < 2; ++i)
     if (s.qps[i].qp) bring_up(s, i, alike ? 1 - i : i);
+  for (unsigned i = 0; i < 2; ++i) {
+    if (extras & 4 && s.qps[i].qp) receives(s, s.qps[i]);
+    if (extras & 8 && s.qps[i].qp) paths_to(s, i);
+  }
 }
 
 }  // namespace adverb::fuzz

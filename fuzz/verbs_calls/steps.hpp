@@ -13,6 +13,8 @@ ibv_ah_attr address(Session&, Record&);
 bool is_raw(const QpPlace&);
 // --- queue_pairs.cpp: for ibv_create_qp_ex
 std::uint64_t every_operation(ibv_qp_type);
+// --- domains.cpp: a parent domain whose memory is counted
+void own_allocators(PdPlace&, PdPlace& domain, TdPlace*, ibv_context*);
 // --- prelude.cpp
 void prelude(Session&, Record&);
 // --- states.cpp: as far as RTS, with a peer out of the record
