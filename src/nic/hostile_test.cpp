@@ -150,7 +150,11 @@ TEST_F(Hostile, C60_AFirstShorterThanThePathMtuIsAnInvalidRequest) {
 TEST_F(Hostile, C60_AnEmptyLastIsAnInvalidRequest) {
   const Bytes full(bytes_of(device->info().active_mtu), 1);
   stranger->send(packet(Operation::send_first, full));
-  eventually([&] { return victim->qp->resp.expected == Psn(victim->address().psn + 1); });
+  const Psn next(victim->address().psn + 1);
+  eventually([&] {
+    return device->with_engine(
+        [&](engine::Engine&, Instant) { return victim->qp->resp.expected == next; });
+  });
   wire::Packet last = packet(Operation::send_last);
   last.bth.psn = last.bth.psn + 1;
   refused(last);
