@@ -56,7 +56,10 @@ void ipv6(Bytes b, FlowKey& k) {
   bool first = true;
   for (unsigned n = 0; n < 8 && is_extension(next) && b.size() >= 8; ++n) {
     constexpr unsigned fragment_header = 44;
-    if (next == fragment_header && (b[2] | (b[3] & 0xf8))) first = false;
+    if (next == fragment_header) {
+      if (b[2] | (b[3] & 0xf8)) first = false;
+      if (b[3] & 1) k.fragment = 4;
+    }
     const std::size_t size = next == fragment_header ? 8 : (b[1] + 1u) * 8u;
     next = b[0];
     if (size > b.size()) {

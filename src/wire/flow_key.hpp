@@ -20,7 +20,7 @@ struct FlowKey {
   std::uint8_t ip_version{};                 // 4, 6, or 0: no such header
   std::uint8_t next_header{};                // behind IPv6 extension headers
   std::uint8_t traffic_class{}, hop_limit{};
-  std::uint8_t fragment{};                          // IPv4: 2 DF, 4 MF
+  std::uint8_t fragment{};                          // IPv4: 2 DF, 4 MF; IPv6: 4 if more follow
   std::array<std::uint8_t, 16> src_ip{}, dst_ip{};  // IPv4: the first four bytes
   std::array<std::uint8_t, 4> flow_label{};
   std::uint8_t ports{};  // 1: TCP or UDP, and the ports are there

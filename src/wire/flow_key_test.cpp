@@ -65,6 +65,7 @@ TEST(FlowKey, OfVlansAndIpv6BehindExtensionHeaders) {
   EXPECT_EQ(k.src_ip[0], 0xfd);
   EXPECT_EQ(k.dst_ip[15], 2);
   EXPECT_EQ(k.next_header, 6);
+  EXPECT_EQ(k.fragment, 4);  // the first of several
   EXPECT_EQ(k.ports, 1);
 }
 
