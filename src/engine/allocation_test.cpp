@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Nothing on the data path allocates: every call of the allocator in this process is counted while
-// operations of every kind run, with loss, RNR and retransmission.
+// operations of every kind run, with loss, RNR and retransmission, and while raw packets come in.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -91,6 +91,46 @@ TEST_F(Allocation, NoneOnTheDataPath) {
   EXPECT_GT(n.sum(&Counters::retransmitted_pkts), 100u);
   EXPECT_GT(n.sum(&Counters::sent_rnr_naks), 100u);
   EXPECT_GT(n.sum(&Counters::local_ack_timeout_err), 10u);
+}
+
+// A frame of raw packets, from its rule by its hash into a work queue.
+TEST_F(Allocation, NoneForFramesThatAreSpread) {
+  Engine engine({.max_qp = 16, .max_mr = 16});
+  CompletionQueue* cq = engine.create_cq(16, nullptr);
+  ReceiveWorkQueue* wq = engine.create_wq({.max_wr = 4, .max_sge = 1, .pd = 1, .cq = cq});
+  ASSERT_EQ(engine.modify_wq(*wq, {}, WqState::ready), nullptr);
+  FlowRule everything;
+  everything.qp = engine.create_qp(
+      {.type = QpType::raw_packet,
+       .pd = 1,
+       .scaling = {.table = engine.create_table({wq, wq}), .hash = RxHash({}, rx_src_ipv4)}});
+  engine.flows().add(everything);
+  std::array<std::byte, 64> memory{};
+  MemoryRegion mr;
+  mr.base = memory.data();
+  mr.iova = reinterpret_cast<std::uintptr_t>(memory.data());
+  mr.length = memory.size();
+  mr.pd = 1;
+  mr.access = access_local_write;
+  const Sge sge{mr.iova, 64, engine.keys().add(mr)->key};
+  const std::uint8_t bytes[64]{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45};
+  RxFrame frame;
+  frame.protocol = Protocol::ethernet;
+  frame.packet.payload = bytes;
+  Cqe c;
+  unsigned received = 0;
+  allocations = 0;
+  counting = true;
+  for (unsigned i = 0; i < 100; ++i) {
+    wq->queue.post(i, {&sge, 1});
+    engine.receive(Instant{}, frame);
+    received += cq->poll(1, &c);
+    engine.receive(Instant{}, frame);  // no receive: dropped
+  }
+  counting = false;
+  EXPECT_EQ(allocations.load(), 0u);
+  EXPECT_EQ(received, 100u);
+  EXPECT_EQ(engine.counters().out_of_buffer, 100u);
 }
 
 }  // namespace

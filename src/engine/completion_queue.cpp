@@ -74,13 +74,22 @@ bool CompletionQueue::disarm_for(bool solicited) {
   return armed_.exchange(Arm::none, std::memory_order_seq_cst) != Arm::none;
 }
 
-void CompletionQueue::purge(const QueuePair* qp) {
+template <class Goes>
+void CompletionQueue::purge_if(Goes&& goes) {
   std::uint32_t head = head_.load(std::memory_order_relaxed);
   std::uint32_t tail = tail_.load(std::memory_order_relaxed);
   std::uint32_t kept = head;
   for (std::uint32_t i = head; i != tail; ++i)
-    if (ring_[i & mask_].qp != qp) ring_[kept++ & mask_] = ring_[i & mask_];
+    if (!goes(ring_[i & mask_])) ring_[kept++ & mask_] = ring_[i & mask_];
   tail_.store(kept, std::memory_order_seq_cst);
+}
+
+void CompletionQueue::purge(const QueuePair* qp) {
+  purge_if([&](const Cqe& c) { return c.qp == qp; });
+}
+
+void CompletionQueue::purge(Qpn number) {
+  purge_if([&](const Cqe& c) { return c.qp_num == number; });
 }
 
 }  // namespace adverb::engine

@@ -50,6 +50,8 @@ class CompletionQueue {
   // Takes out the entries of a QP that is reset or destroyed.  The caller holds the engine and
   // `lock`.
   void purge(const QueuePair*);
+  // The same by the number that a work queue's entries have.
+  void purge(Qpn number);
 
   SpinLock lock;
   void* user = nullptr;         // the shell's object
@@ -60,12 +62,14 @@ class CompletionQueue {
   std::uint32_t moderation_count = 0, moderated = 0;
   Duration moderation_period{};
   Timer moderation_timer;
-  std::uint32_t attached = 0;  // QPs that use it (engine): destroy is refused while not zero
+  std::uint32_t attached = 0;  // QPs and WQs that use it (engine): not destroyed while not zero
   // Engine: on the list of objects with something to report.
   CompletionQueue* next_event = nullptr;
   bool event_pending = false, error_pending = false, listed = false;
 
  private:
+  template <class Goes>
+  void purge_if(Goes&&);
   std::uint32_t capacity_, mask_;
   Ring ring_;
   std::atomic<std::uint32_t> head_{0}, tail_{0};  // consumed, produced

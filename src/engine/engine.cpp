@@ -78,7 +78,8 @@ void Engine::receive_ethernet(const RxFrame& f) {
   bool wanted = false;
   flows_.deliver(key, f.outgoing, [&](QueuePair& q) {
     wanted = true;
-    Responder(*this, q).receive(f);
+    if (!q.scaling) return Responder(*this, q).receive(f);
+    receive_into(q.scaling->table->pick(q.scaling->hash.of(key)), f.packet.payload);
   });
   if (!wanted) return;
   ++counters_.rcvd_pkts;
@@ -338,18 +339,22 @@ void Engine::complete(QueuePair& q, CompletionQueue& cq, Cqe c, bool solicited) 
   // What came by XRC is the SRQ's, and stays when the target goes.
   c.qp = q.type == QpType::xrc_recv ? nullptr : &q;
   c.qp_num = q.qpn;
+  if (add_entry(cq, c, solicited)) return;
+  if (cq.ignore_overrun) {
+    if (c.sq_advance) q.sq->reap(c.sq_advance);  // nobody will poll it
+    return;
+  }
+  raise_cq_error(cq);
+  to_error(q, AsyncEvent::qp_fatal, true);  // an XRC target uses no CQ but for this
+}
+
+// False: there was no room, which is counted.
+bool Engine::add_entry(CompletionQueue& cq, Cqe& c, bool solicited) {
   c.completed_at = static_cast<std::uint64_t>(now_.time_since_epoch().count());
   c.vendor_err = c.status == WcStatus::success ? 0 : 0x100u | static_cast<unsigned>(c.status);
-  if (!cq.push(c)) {
-    ++counters_.cq_overruns;
-    if (cq.ignore_overrun) {
-      if (c.sq_advance) q.sq->reap(c.sq_advance);  // nobody will poll it
-      return;
-    }
-    raise_cq_error(cq);
-    return to_error(q, AsyncEvent::qp_fatal, true);  // an XRC target uses no CQ but for this
-  }
+  if (!cq.push(c)) return ++counters_.cq_overruns, false;
   note_entry(cq, solicited);
+  return true;
 }
 
 void Engine::note_entry(CompletionQueue& cq, bool solicited) {
@@ -380,6 +385,8 @@ void Engine::raise_cq_error(CompletionQueue& cq) {
     if (q && q->type != QpType::xrc_recv && (q->send_cq == &cq || q->recv_cq == &cq))
       to_error(*q, AsyncEvent::qp_fatal, true);
   }
+  for (auto& wq : wqs_)
+    if (wq->cq == &cq) to_error(*wq, true);
 }
 
 void Engine::list_cq(CompletionQueue& cq) {
@@ -450,6 +457,12 @@ unsigned Engine::take_events(std::span<EventRecord> out) {
       out[n++] = {EventRecord::srq, AsyncEvent::srq_limit_reached, srq.user};
     if (std::exchange(srq.error_pending, false))
       out[n++] = {EventRecord::srq, AsyncEvent::srq_err, srq.user};
+  }
+  while (wq_events_ && n < out.size()) {
+    ReceiveWorkQueue& wq = *wq_events_;
+    wq_events_ = wq.next_event;
+    wq.listed = wq.error_pending = false;
+    out[n++] = {EventRecord::wq, AsyncEvent::wq_fatal, wq.user};
   }
   return n;
 }

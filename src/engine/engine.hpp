@@ -15,6 +15,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -27,6 +28,7 @@
 #include "engine/multicast.hpp"
 #include "engine/number_pool.hpp"
 #include "engine/queue_pair.hpp"
+#include "engine/receive_work_queue.hpp"
 #include "engine/shared_target.hpp"
 
 namespace adverb::engine {
@@ -70,6 +72,8 @@ struct QpInit {
   std::uint32_t max_send_wr = 1, max_recv_wr = 1, max_send_sge = 1, max_recv_sge = 1,
                 max_inline = 0;
   bool sq_sig_all = false;
+  ReceiveScaling scaling;   // with a table: of raw packets, and without CQs
+  bool strip_vlan = false;  // of raw packets
   void* user = nullptr;
 };
 
@@ -84,7 +88,7 @@ struct ModifyResult {
 
 // Something to tell the application, after the engine was let go.
 struct EventRecord {
-  enum Kind : std::uint8_t { completion, cq, qp, srq } kind{};
+  enum Kind : std::uint8_t { completion, cq, qp, srq, wq } kind{};
   AsyncEvent event{};  // unless completion
   void* user{};        // of the object
 };
@@ -107,6 +111,15 @@ class Engine {
                                      CompletionQueue* cq, void* user, TargetStore* store = nullptr);
   bool destroy_srq(SharedReceiveQueue*);  // false: in use
   void arm_srq_limit(SharedReceiveQueue*, std::uint32_t limit);
+  static constexpr std::uint32_t max_wqs = (1u << Qpn::index_bits) - 1;
+  ReceiveWorkQueue* create_wq(const WqInit&);  // null: max_wqs are in use
+  bool destroy_wq(ReceiveWorkQueue*);          // false: in use
+  // Null, or why not.  `current`: the state that the caller takes it to have.
+  const char* modify_wq(ReceiveWorkQueue&, std::optional<WqState> current,
+                        std::optional<WqState> to);
+  void flush(ReceiveWorkQueue&);  // if it is in ERROR: for receives that were posted since
+  IndirectionTable* create_table(std::vector<ReceiveWorkQueue*>);  // as many as a power of two
+  bool destroy_table(IndirectionTable*);                           // false: in use
   QueuePair* create_qp(const QpInit&);  // null: max_qp are in use, or as many shared targets
   // A target that others hold stays, without a user.
   void destroy_qp(QueuePair*);
@@ -148,7 +161,7 @@ class Engine {
       if (qps_[i]) f(*qps_[i]);
     for (auto& q : foreign_) f(*q);
   }
-  void fail_all();  // the device is dead: every queue pair to ERROR
+  void fail_all();  // the device is dead: every queue pair and work queue to ERROR
 
   // --- data path
   void receive(Instant now, const RxFrame&);
@@ -168,7 +181,7 @@ class Engine {
 
   // Takes up to events.size() records; returns how many.  Call until it returns fewer.
   unsigned take_events(std::span<EventRecord> events);
-  bool events_pending() const { return cq_events_ || qp_events_ || srq_events_; }
+  bool events_pending() const { return cq_events_ || qp_events_ || srq_events_ || wq_events_; }
 
   const Counters& counters() const { return counters_; }
   Counters& counters() { return counters_; }
@@ -204,6 +217,8 @@ class Engine {
   void retry_waiting();
   void wait_for_room(QueuePair&);
   void complete(QueuePair&, CompletionQueue&, Cqe, bool solicited);
+  void complete(ReceiveWorkQueue&, WcStatus, std::uint32_t bytes, std::uint16_t cvlan = 0);
+  bool add_entry(CompletionQueue&, Cqe&, bool solicited);
   void note_entry(CompletionQueue&, bool solicited);
   void raise_completion(CompletionQueue&);
   void raise(QueuePair&, AsyncEvent);
@@ -220,6 +235,7 @@ class Engine {
   void enter_rts(QueuePair&);
   void receive_multicast(const RxFrame&);
   void receive_ethernet(const RxFrame&);
+  void receive_into(ReceiveWorkQueue&, std::span<const std::uint8_t> bytes);
   void give(Instant now, QueuePair&, const RxFrame&);
   bool admit_frame(const QueuePair&, const RxFrame&);
   void account_credit(const RxFrame&);
@@ -228,6 +244,8 @@ class Engine {
   void flush_sends(QueuePair&);
   void flush_receives(QueuePair&);
   void reset(QueuePair&);
+  void to_error(ReceiveWorkQueue&, bool raise_event);
+  void reset(ReceiveWorkQueue&);
   void check_drained(QueuePair&);
   bool is_local(const Gid&) const;
   CreditLine* line_of(const Gid&, Qpn);
@@ -265,6 +283,9 @@ class Engine {
   std::vector<std::unique_ptr<QueuePair>> foreign_;  // shared targets of others, in order of QPN
   std::vector<std::unique_ptr<CompletionQueue>> cqs_;
   std::vector<std::unique_ptr<SharedReceiveQueue>> srqs_;
+  std::vector<std::unique_ptr<ReceiveWorkQueue>> wqs_;
+  NumberPool free_wqs_;  // made with the first one
+  std::vector<std::unique_ptr<IndirectionTable>> tables_;
   std::vector<std::unique_ptr<Destination>> destinations_;
   std::array<Gid, 16> gids_{};
   std::array<Protocol, 16> protocols_{};  // of each GID
@@ -293,6 +314,7 @@ class Engine {
   CompletionQueue* cq_events_ = nullptr;
   QueuePair* qp_events_ = nullptr;
   SharedReceiveQueue* srq_events_ = nullptr;
+  ReceiveWorkQueue* wq_events_ = nullptr;
 };
 
 }  // namespace adverb::engine

@@ -157,11 +157,16 @@ QueuePair* Engine::create_qp(const QpInit& init) {
   q->pd = init.pd;
   q->xrcd = init.xrcd;
   q->sq_sig_all = init.sq_sig_all;
+  q->strip_vlan = init.strip_vlan;
   q->user = init.user;
   q->sq = std::make_unique<SendQueue>(init.max_send_wr, init.max_send_sge, init.max_inline);
   q->srq = init.srq;
-  if (!q->srq && !target && init.type != QpType::xrc_send)
+  if (init.scaling.table) {
+    ASSERT(init.type == QpType::raw_packet && !init.recv_cq);
+    q->scaling = std::make_unique<ReceiveScaling>(init.scaling);
+  } else if (!q->srq && !target && init.type != QpType::xrc_send) {
     q->own_rq = std::make_unique<ReceiveQueue>(init.max_recv_wr, init.max_recv_sge);
+  }
   q->rq = q->srq ? &q->srq->queue : q->own_rq.get();
   q->send_cq = init.send_cq;
   q->recv_cq = init.recv_cq;
@@ -177,9 +182,10 @@ QueuePair* Engine::create_qp(const QpInit& init) {
 // Counts the QP among the users of its queues, or out.
 void Engine::attach(QueuePair& q, std::uint32_t by) {
   if (q.type == QpType::xrc_recv) return;
-  q.send_cq->attached += by;
+  if (q.send_cq) q.send_cq->attached += by;
   if (q.recv_cq) q.recv_cq->attached += by;
   if (q.srq) q.srq->attached += by;
+  if (q.scaling) q.scaling->table->users += by;
 }
 
 void Engine::destroy_qp(QueuePair* q) {
@@ -458,6 +464,7 @@ void Engine::fail_all() {
     TargetTurn turn(*this, q);
     if (turn) to_error(q, AsyncEvent::qp_fatal, false);
   });
+  for (auto& wq : wqs_) to_error(*wq, false);
 }
 
 // UC and UD: a failed send stops the send queue only.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Indexes for the numbers of QPs and SRQs: handed out in random order first, and then those that
-// were given back longest ago, so that a packet of the past finds nobody for long.
+// Indexes for the numbers of QPs, SRQs and WQs: handed out in random order first, and then those
+// that were given back longest ago, so that a packet of the past finds nobody for long.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,7 @@ class NumberPool {
       ring_[j] = static_cast<std::uint16_t>(i);
     }
   }
+  bool made() const { return count_ != 0; }
   bool empty() const { return head_ == tail_; }
   std::uint16_t take() {
     ASSERT(!empty());

@@ -14,6 +14,7 @@
 #include "engine/completion_queue.hpp"
 #include "engine/credit.hpp"
 #include "engine/qp_state.hpp"
+#include "engine/receive_work_queue.hpp"
 #include "engine/work_queue.hpp"
 #include "wire/opcode.hpp"
 
@@ -180,6 +181,10 @@ class QueuePair {
   SharedReceiveQueue* srq = nullptr;
   ReceiveQueue* rq = nullptr;  // own_rq or the SRQ's
   CompletionQueue *send_cq = nullptr, *recv_cq = nullptr;
+  // Receive side scaling: such a queue pair has nothing of the above but an empty send queue, no
+  // state but RESET, and gives frames to the work queues of a table.
+  std::unique_ptr<ReceiveScaling> scaling;
+  bool strip_vlan = false;  // of raw packets
 
   //= IBTA 10.2.9: the lists of an SRQ's receive WQEs are of the SRQ's protection domain
   PdId receive_pd() const { return srq ? srq->pd : pd; }

@@ -8,6 +8,7 @@
 
 #include "base/assert.hpp"
 #include "base/guarded.hpp"
+#include "engine/raw_frame.hpp"
 #include "wire/aeth.hpp"
 
 namespace adverb::engine {
@@ -793,18 +794,16 @@ void Responder::deliver_datagram(const RxFrame& f) {
   e_.complete(q_, *q_.recv_cq, c, p.bth.solicited);
 }
 
-// --- raw packets: the whole frame, without its FCS
+// --- raw packets: the whole frame, without its FCS and perhaps its VLAN tag
 
 void Responder::receive_ethernet(const RxFrame& f) {
-  const auto frame = f.packet.payload;
+  const RawFrame frame(f.packet.payload, q_.strip_vlan);
   if (!open_receive_of_datagram()) return;
   ResponderState& r = q_.resp;
-  const bool fits = frame.size() <= r.recv.length;
-  const SgStatus s = fits ? scatter(e_.keys_, q_.pd, r.recv.list(), 0, frame.data(), frame.size())
-                          : SgStatus::too_short;
+  const SgStatus s = frame.scatter_to(e_.keys_, q_.receive_pd(), r.recv);
   if (s != SgStatus::ok) {
     if (s == SgStatus::fault) ++e_.counters_.memory_faults;
-    fail_receive(fits ? WcStatus::loc_prot_err : WcStatus::loc_len_err);
+    fail_receive(s == SgStatus::too_short ? WcStatus::loc_len_err : WcStatus::loc_prot_err);
     e_.to_error(q_, AsyncEvent::qp_fatal, true);
     return;
   }
@@ -812,6 +811,7 @@ void Responder::receive_ethernet(const RxFrame& f) {
   c.wr_id = r.recv.wr_id;
   c.opcode = WcOpcode::recv;
   c.byte_len = static_cast<std::uint32_t>(frame.size());
+  c.cvlan = frame.cvlan;
   r.recv_open = false;
   ++e_.counters_.recvs;
   e_.complete(q_, *q_.recv_cq, c, false);

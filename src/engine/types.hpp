@@ -120,6 +120,7 @@ enum class AsyncEvent : std::uint8_t {
   qp_last_wqe_reached = 16,
   client_reregister = 17,
   gid_change = 18,
+  wq_fatal = 19,
 };
 
 // How a frame travels: in UDP, in Ethernet frames of EtherType 0x8915 (annex A16), or as a whole
@@ -158,6 +159,7 @@ struct Cqe {
   std::uint64_t completed_at{};  // Instant of the burst in ns, for completion timestamps
   QueuePair* qp{};
   std::uint32_t sq_advance{};  // send queue slots that polling this entry frees
+  std::uint16_t cvlan{};       // raw packets: the VLAN tag that was taken out, or 0
 };
 
 }  // namespace adverb::engine

@@ -288,6 +288,13 @@ bool Device::destroy_srq(engine::SharedReceiveQueue* srq) {
   return done;
 }
 
+bool Device::destroy_wq(engine::ReceiveWorkQueue* wq) {
+  if (dead()) return true;
+  const bool done = with_engine([&](engine::Engine& e, Instant) { return e.destroy_wq(wq); });
+  wait_for_delivery(impl_->delivery);
+  return done;
+}
+
 std::expected<XrcDomain*, OpenError> Device::open_xrc_domain(int fd, int flags) {
   if (dead()) return std::unexpected(OpenError{EIO, "the device is the parent process's"});
   return impl_->xrc_domains.open(fd, flags, *impl_->client, info().ifindex,

@@ -69,7 +69,7 @@ class Device {
   int attach_mcast(engine::QueuePair&, const Gid& group);
   int detach_mcast(engine::QueuePair&, const Gid& group);
 
-  // Raw packet queue pairs: 0, or EPERM without CAP_NET_RAW.
+  // Raw packet queue pairs and work queues: 0, or EPERM without CAP_NET_RAW.
   int open_ethernet();
   // Flow rules of raw packet queue pairs.  Null with an errno in `error`.
   engine::FlowRule* create_flow(const engine::FlowRule&, int& error);
@@ -80,6 +80,7 @@ class Device {
   void destroy_qp(engine::QueuePair*);  // the same
   bool destroy_cq(engine::CompletionQueue*);
   bool destroy_srq(engine::SharedReceiveQueue*);
+  bool destroy_wq(engine::ReceiveWorkQueue*);
 
   // ibv_open_xrcd(3), see XrcDomains.
   std::expected<XrcDomain*, OpenError> open_xrc_domain(int fd, int flags);

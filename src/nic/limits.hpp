@@ -35,6 +35,9 @@ namespace adverb::nic {
   X(max_srq_sge, 31) \
   X(max_inline_data, 1024) \
   X(max_dm_size, 1048576) \
+  X(max_wq_type_rq, 16383) \
+  X(max_rwq_indirection_tables, 65536) \
+  X(max_rwq_indirection_table_size, 2048) \
   X(memlock, ~std::uint64_t{0})
 // clang-format on
 

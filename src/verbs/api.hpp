@@ -18,6 +18,7 @@
 #include <cstdint>
 
 #include "engine/qp_state.hpp"
+#include "engine/receive_work_queue.hpp"
 #include "engine/types.hpp"
 
 #define ADVERB_API extern "C" __attribute__((visibility("default")))
@@ -133,7 +134,18 @@ static_assert(same(e::AsyncEvent::cq_err, IBV_EVENT_CQ_ERR) &&
               same(e::AsyncEvent::port_active, IBV_EVENT_PORT_ACTIVE) &&
               same(e::AsyncEvent::srq_limit_reached, IBV_EVENT_SRQ_LIMIT_REACHED) &&
               same(e::AsyncEvent::qp_last_wqe_reached, IBV_EVENT_QP_LAST_WQE_REACHED) &&
-              same(e::AsyncEvent::gid_change, IBV_EVENT_GID_CHANGE));
+              same(e::AsyncEvent::gid_change, IBV_EVENT_GID_CHANGE) &&
+              same(e::AsyncEvent::wq_fatal, IBV_EVENT_WQ_FATAL));
+static_assert(same(e::WqState::reset, IBV_WQS_RESET) && same(e::WqState::ready, IBV_WQS_RDY) &&
+              same(e::WqState::error, IBV_WQS_ERR));
+static_assert(same(e::rx_src_ipv4, IBV_RX_HASH_SRC_IPV4) &&
+              same(e::rx_dst_ipv4, IBV_RX_HASH_DST_IPV4) &&
+              same(e::rx_src_ipv6, IBV_RX_HASH_SRC_IPV6) &&
+              same(e::rx_dst_ipv6, IBV_RX_HASH_DST_IPV6) &&
+              same(e::rx_src_port_tcp, IBV_RX_HASH_SRC_PORT_TCP) &&
+              same(e::rx_dst_port_tcp, IBV_RX_HASH_DST_PORT_TCP) &&
+              same(e::rx_src_port_udp, IBV_RX_HASH_SRC_PORT_UDP) &&
+              same(e::rx_dst_port_udp, IBV_RX_HASH_DST_PORT_UDP));
 static_assert(same(e::attr_state, IBV_QP_STATE) &&
               same(e::attr_access_flags, IBV_QP_ACCESS_FLAGS) && same(e::attr_av, IBV_QP_AV) &&
               same(e::attr_alt_path, IBV_QP_ALT_PATH) && same(e::attr_cap, IBV_QP_CAP) &&

@@ -223,7 +223,7 @@ void set_readers(ibv_cq_ex& c) {
   c.read_sl = [](ibv_cq_ex* q) { return of(q)->current.sl; };
   c.read_dlid_path_bits = [](ibv_cq_ex*) -> std::uint8_t { return 0; };
   c.read_completion_ts = [](ibv_cq_ex* q) { return of(q)->current.completed_at; };
-  c.read_cvlan = [](ibv_cq_ex*) -> std::uint16_t { return 0; };
+  c.read_cvlan = [](ibv_cq_ex* q) { return of(q)->current.cvlan; };
   c.read_flow_tag = [](ibv_cq_ex*) -> std::uint32_t { return 0; };
   c.read_tm_info = [](ibv_cq_ex*, ibv_wc_tm_info* info) { *info = {}; };
   c.read_completion_wallclock_ns = [](ibv_cq_ex* q) {
@@ -231,8 +231,7 @@ void set_readers(ibv_cq_ex& c) {
   };
 }
 
-// No VLAN tag is ever taken off and no rule tags a flow, so that 0 is the truth about both; tag
-// matching is not there.
+// No rule tags a flow, so that 0 is the truth about it; tag matching is not there.
 constexpr std::uint64_t supported_wc_flags =
     std::uint64_t{IBV_WC_STANDARD_FLAGS} | IBV_WC_EX_WITH_CVLAN | IBV_WC_EX_WITH_FLOW_TAG |
     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;

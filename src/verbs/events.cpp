@@ -135,6 +135,12 @@ void Context::on_event(const engine::EventRecord& r) {
       ++srq->async_events;
       return raise(reinterpret_cast<std::uintptr_t>(srq), r.event);
     }
+    case engine::EventRecord::wq: {
+      auto* wq = static_cast<Wq*>(r.user);
+      if (wq->context != this) return;
+      ++wq->async_events;
+      return raise(reinterpret_cast<std::uintptr_t>(wq), r.event);
+    }
   }
 }
 
@@ -210,6 +216,9 @@ ADVERB_API int ibv_get_async_event(ibv_context* context, ibv_async_event* event)
     case IBV_EVENT_SRQ_LIMIT_REACHED:
       event->element.srq = reinterpret_cast<ibv_srq*>(record.element);
       break;
+    case IBV_EVENT_WQ_FATAL:
+      event->element.wq = reinterpret_cast<ibv_wq*>(record.element);
+      break;
     default:
       event->element.port_num = static_cast<int>(record.element);
       break;
@@ -238,6 +247,10 @@ ADVERB_API void ibv_ack_async_event(ibv_async_event* event) {
     case IBV_EVENT_SRQ_LIMIT_REACHED: {
       ibv_srq* srq = event->element.srq;
       return acknowledge(srq->mutex, srq->cond, srq->events_completed, 1);
+    }
+    case IBV_EVENT_WQ_FATAL: {
+      ibv_wq* wq = event->element.wq;
+      return acknowledge(wq->mutex, wq->cond, wq->events_completed, 1);
     }
     default:
       return;

@@ -47,6 +47,11 @@ LiveObjects::Entry LiveObjects::entry_of(const void* o, Kind kind) {
       return {kind, as<ibv_ah>(o).context, as<ibv_ah>(o).handle};
     case Kind::flow:
       return {kind, as<ibv_flow>(o).context, as<ibv_flow>(o).handle};
+    case Kind::wq:
+      return {kind, as<ibv_wq>(o).context, as<ibv_wq>(o).handle};
+    case Kind::rwq_ind_table:
+      return {kind, as<ibv_rwq_ind_table>(o).context,
+              static_cast<std::uint32_t>(as<ibv_rwq_ind_table>(o).ind_tbl_handle)};
     case Kind::td:
       return {kind, as<ibv_td>(o).context, 0};
     case Kind::xrcd:

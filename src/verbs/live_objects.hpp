@@ -22,6 +22,8 @@ enum class Kind : std::uint8_t {
   ah,
   xrcd,
   flow,
+  wq,
+  rwq_ind_table,
 };
 
 // A kernel finds an object by the handle in the application's structure, in the context that the

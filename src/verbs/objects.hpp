@@ -239,6 +239,24 @@ struct Srq {
 };
 inline Srq* of(ibv_srq* s) { return reinterpret_cast<Srq*>(s); }
 
+struct Wq {
+  ibv_wq wq{};
+  Context* context = nullptr;
+  Pd* pd = nullptr;
+  engine::ReceiveWorkQueue* queue = nullptr;
+  Claim claim;
+  std::atomic<std::uint32_t> async_events{0};
+};
+inline Wq* of(ibv_wq* w) { return reinterpret_cast<Wq*>(w); }
+
+struct RwqIndTable {
+  ibv_rwq_ind_table table{};
+  Context* context = nullptr;
+  engine::IndirectionTable* entries = nullptr;
+  Claim claim;
+};
+inline RwqIndTable* of(ibv_rwq_ind_table* t) { return reinterpret_cast<RwqIndTable*>(t); }
+
 struct Batch;  // work requests between wr_start and wr_complete
 
 struct Qp {
@@ -309,6 +327,11 @@ ibv_qp* open_qp(ibv_context*, ibv_qp_open_attr*);
 ibv_xrcd* open_xrcd(ibv_context*, ibv_xrcd_init_attr*);
 int close_xrcd(ibv_xrcd*);
 ibv_srq* create_srq_ex(ibv_context*, ibv_srq_init_attr_ex*);
+ibv_wq* create_wq(ibv_context*, ibv_wq_init_attr*);
+int modify_wq(ibv_wq*, ibv_wq_attr*);
+int destroy_wq(ibv_wq*);
+ibv_rwq_ind_table* create_rwq_ind_table(ibv_context*, ibv_rwq_ind_table_init_attr*);
+int destroy_rwq_ind_table(ibv_rwq_ind_table*);
 ibv_flow* create_flow(ibv_qp*, ibv_flow_attr*);
 int destroy_flow(ibv_flow*);
 int get_srq_num(ibv_srq*, std::uint32_t*);
@@ -318,6 +341,7 @@ int modify_cq(ibv_cq*, ibv_modify_cq_attr*);
 int post_send(ibv_qp*, ibv_send_wr*, ibv_send_wr**);
 int post_recv(ibv_qp*, ibv_recv_wr*, ibv_recv_wr**);
 int post_srq_recv(ibv_srq*, ibv_recv_wr*, ibv_recv_wr**);
+int post_wq_recv(ibv_wq*, ibv_recv_wr*, ibv_recv_wr**);
 
 // Guards the lists of handles of XRC targets.
 std::mutex& handles_mutex();
@@ -332,5 +356,10 @@ int make_address(const Context&, const ibv_ah_attr&, const char* who, engine::Ad
 void fill_ah_attr(const engine::AddressVector&, ibv_ah_attr&);
 
 int init_batch(Qp&, engine::QpType, std::uint64_t ops);  // extended posting (wr_start ...)
+
+// ibv_create_qp_ex(3) with an indirection table: a queue pair of receive side scaling.
+ibv_qp* create_scaling_qp(ibv_context*, const ibv_qp_init_attr_ex&);
+// A queue pair that the engine has made becomes the application's.
+ibv_qp* enter(std::unique_ptr<Qp>, ibv_context*, const ibv_qp_init_attr_ex&);
 
 }  // namespace adverb::verbs

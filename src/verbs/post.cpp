@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// ibv_post_send(3), ibv_post_recv(3), ibv_post_srq_recv(3): work requests become WQEs under the
-// queue's own lock, and one doorbell is rung for the whole list.  On an error *bad_wr is the first
-// request that was not posted; those before it are.
+// ibv_post_send(3), ibv_post_recv(3), ibv_post_srq_recv(3), ibv_post_wq_recv: work requests become
+// WQEs under the queue's own lock, and one doorbell is rung for the whole list.  On an error
+// *bad_wr is the first request that was not posted; those before it are.
 #include <arpa/inet.h>
 
 #include <algorithm>
@@ -273,6 +273,26 @@ int post_srq_recv(ibv_srq* s, ibv_recv_wr* wr, ibv_recv_wr** bad) {
   if (!srq.context->works()) return *bad = wr, EIO;
   std::lock_guard lock(srq.queue->queue.lock);
   const int error = append_receives(srq.queue->queue, wr);
+  if (error) *bad = wr;
+  return error;
+}
+
+// As to a queue pair's receive queue: refused in RESET, and flushed in ERROR.
+int post_wq_recv(ibv_wq* w, ibv_recv_wr* wr, ibv_recv_wr** bad) {
+  if (const int error = fault(Call::post_wq_recv)) return *bad = wr, error;
+  Wq& wq = *of(w);
+  if (!wq.context->works()) return *bad = wr, EIO;
+  engine::ReceiveWorkQueue& queue = *wq.queue;
+  int error = EINVAL;
+  {
+    std::lock_guard lock(queue.queue.lock);
+    if (queue.state.load(std::memory_order_relaxed) != engine::WqState::reset)
+      error = append_receives(queue.queue, wr);
+  }
+  if (queue.state.load(std::memory_order_seq_cst) == engine::WqState::error)
+    guarded([&] {
+      wq.context->device->with_engine([&](engine::Engine& e, Instant) { e.flush(queue); });
+    });
   if (error) *bad = wr;
   return error;
 }

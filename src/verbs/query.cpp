@@ -69,6 +69,18 @@ void fill_paging(ibv_device_attr_ex& a) {
   a.xrc_odp_caps = caps.per_transport_caps.rc_odp_caps;
 }
 
+// For those who may have raw packets: receive side scaling, and what is done to frames.
+void fill_raw_packets(ibv_device_attr_ex& a) {
+  if (!port::packet_sockets_permitted()) return;
+  a.rss_caps = {.supported_qpts = 1u << IBV_QPT_RAW_PACKET,
+                .max_rwq_indirection_tables = limit32(Limit::max_rwq_indirection_tables),
+                .max_rwq_indirection_table_size = limit32(Limit::max_rwq_indirection_table_size),
+                .rx_hash_fields_mask = engine::rx_hash_fields,
+                .rx_hash_function = IBV_RX_HASH_FUNC_TOEPLITZ};
+  a.max_wq_type_rq = limit32(Limit::max_wq_type_rq);
+  a.raw_packet_caps = IBV_RAW_PACKET_CAP_CVLAN_STRIPPING;
+}
+
 // What a device is needs no running one: a forked child may ask.
 int query_device(ibv_context* c, ibv_device_attr* a) {
   if (const int error = fault(Call::query_device)) return error;
@@ -124,6 +136,7 @@ int query_device_ex(ibv_context* c, const ibv_query_device_ex_input* input, ibv_
     a.cq_mod_caps = {max_moderation_count, max_moderation_us};
     a.device_cap_flags_ex = a.orig_attr.device_cap_flags;
     fill_paging(a);
+    fill_raw_packets(a);
     a.max_dm_size = limit(Limit::max_dm_size);
     a.phys_port_cnt_ex = 1;
     std::memset(static_cast<void*>(out), 0, size);

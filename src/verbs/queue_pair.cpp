@@ -167,13 +167,8 @@ void fill_public(Qp& qp, ibv_context* c, const ibv_qp_init_attr_ex& a) {
   init_sync(pub.mutex, pub.cond);
 }
 
-ibv_qp* enter(std::unique_ptr<Qp> qp, ibv_context* c, const ibv_qp_init_attr_ex& a) {
-  fill_public(*qp, c, a);
-  if (qp->pd) ++qp->pd->references;
-  if (qp->xrcd) ++qp->xrcd->references;
-  ++qp->context->references;
-  live().add(qp.get(), Kind::qp);
-  return &qp.release()->qp;
+std::uint32_t create_flags_of(const ibv_qp_init_attr_ex& a) {
+  return a.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS ? a.create_flags : 0;
 }
 
 ibv_qp* create_qp(ibv_context* c, ibv_qp_init_attr_ex& a, std::uint64_t ops) {
@@ -218,6 +213,7 @@ ibv_qp* create_qp(ibv_context* c, ibv_qp_init_attr_ex& a, std::uint64_t ops) {
                             .max_recv_sge = qp->cap.max_recv_sge,
                             .max_inline = inline_room(qp->cap, ops),
                             .sq_sig_all = qp->sq_sig_all,
+                            .strip_vlan = (create_flags_of(a) & IBV_QP_CREATE_CVLAN_STRIPPING) != 0,
                             .user = qp.get()};
   qp->pair =
       context->device->with_engine([&](engine::Engine& e, Instant) { return e.create_qp(init); });
@@ -237,8 +233,8 @@ int check_extended(const ibv_qp_init_attr_ex& a) {
   } else if (!(a.comp_mask & IBV_QP_INIT_ATTR_PD) || !a.pd) {
     return EINVAL;
   }
-  if (a.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && a.create_flags) return EOPNOTSUPP;
-  return 0;
+  const std::uint32_t flags = a.qp_type == IBV_QPT_RAW_PACKET ? IBV_QP_CREATE_CVLAN_STRIPPING : 0;
+  return create_flags_of(a) & ~flags ? EOPNOTSUPP : 0;
 }
 
 void log_refusal(const Qp& qp, engine::QpState from, engine::QpState to,
@@ -343,6 +339,8 @@ int modify_qp(Qp& qp, const ibv_qp_attr& a, unsigned given) {
   if (const int error = fault(Call::modify_qp)) return error;
   if (!qp.context->works()) return EIO;
   if (const int error = live().check(&qp, Kind::qp)) return error;
+  if (qp.pair->scaling)
+    return refuse(EOPNOTSUPP, "modify_qp qp {:#x}: an RSS queue pair has no states", qp.qp.qp_num);
   const unsigned mask = applicable(qp, given);
   if (const int error = check_device_attributes(qp, a, mask)) return error;
   engine::QpAttributes attr = convert(a, mask);
@@ -396,6 +394,7 @@ int query_qp(Qp& qp, ibv_qp_attr& out, ibv_qp_init_attr& init) {
   if (const int error = fault(Call::query_qp)) return error;
   if (!qp.context->works()) return EIO;
   if (const int error = live().check(&qp, Kind::qp)) return error;
+  if (qp.pair->scaling) return EOPNOTSUPP;
   out = {};
   engine::QpAttributes attr;
   qp.context->device->with_engine([&](engine::Engine& e, Instant) {
@@ -521,12 +520,23 @@ int data_in_order(unsigned opcode, std::uint32_t flags) {
 
 }  // namespace
 
+ibv_qp* enter(std::unique_ptr<Qp> qp, ibv_context* c, const ibv_qp_init_attr_ex& a) {
+  fill_public(*qp, c, a);
+  if (qp->pd) ++qp->pd->references;
+  if (qp->xrcd) ++qp->xrcd->references;
+  ++qp->context->references;
+  live().add(qp.get(), Kind::qp);
+  return &qp.release()->qp;
+}
+
 ibv_qp* open_qp(ibv_context* c, ibv_qp_open_attr* a) {
   return guarded([&] { return do_open_qp(c, *a); });
 }
 
 ibv_qp* create_qp_ex(ibv_context* c, ibv_qp_init_attr_ex* a) {
   return guarded([&]() -> ibv_qp* {
+    if (a->comp_mask & (IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH))
+      return create_scaling_qp(c, *a);
     if (const int error = check_extended(*a)) return errno = error, nullptr;
     return create_qp(c, *a, a->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS ? a->send_ops_flags : 0);
   });

@@ -49,11 +49,6 @@ void fill_unsupported(verbs_context& v) {
   fill(v.create_flow_action_esp);
   fill(v.modify_qp_rate_limit);
   fill(v.post_srq_ops);
-  fill(v.destroy_rwq_ind_table);
-  fill(v.create_rwq_ind_table);
-  fill(v.destroy_wq);
-  fill(v.modify_wq);
-  fill(v.create_wq);
 }
 
 }  // namespace
@@ -81,6 +76,11 @@ void fill_slots(Context& context) {
   v.close_xrcd = close_xrcd;
   v.ibv_create_flow = create_flow;
   v.ibv_destroy_flow = destroy_flow;
+  v.create_wq = create_wq;
+  v.modify_wq = modify_wq;
+  v.destroy_wq = destroy_wq;
+  v.create_rwq_ind_table = create_rwq_ind_table;
+  v.destroy_rwq_ind_table = destroy_rwq_ind_table;
   v.alloc_td = alloc_td;
   v.dealloc_td = dealloc_td;
   v.alloc_parent_domain = alloc_parent_domain;

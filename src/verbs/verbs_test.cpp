@@ -252,9 +252,9 @@ TEST_F(Verbs, QueryQpTellsTheTrueCapacity) {
 }
 
 TEST_F(Verbs, UnsupportedCallsSaySo) {
-  ibv_wq_init_attr wq{};
+  ibv_counters_init_attr counters{};
   errno = 0;
-  EXPECT_EQ(ibv_create_wq(context, &wq), nullptr);
+  EXPECT_EQ(ibv_create_counters(context, &counters), nullptr);
   EXPECT_EQ(errno, EOPNOTSUPP);
 }
 

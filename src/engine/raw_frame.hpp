@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// A whole Ethernet frame on its way into a receive of raw packets.  Where its VLAN tag (802.1Q) is
+// taken out, it is two pieces, and the tag goes into the completion.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "engine/memory.hpp"
+#include "engine/work_queue.hpp"
+#include "wire/flow_key.hpp"
+
+namespace adverb::engine {
+
+struct RawFrame {
+  std::span<const std::uint8_t> front, rest;
+  std::uint16_t cvlan = 0;  // the tag that is not in the pieces: priority, DEI, VLAN id
+
+  RawFrame(std::span<const std::uint8_t> bytes, bool strip_vlan) : rest(bytes) {
+    constexpr std::size_t at = wire::ethernet_header_bytes - 2, end = at + wire::vlan_tag_bytes;
+    if (!strip_vlan || bytes.size() < end + 2 || bytes[at] != 0x81 || bytes[at + 1] != 0) return;
+    front = bytes.first(at);
+    rest = bytes.subspan(end);
+    cvlan = static_cast<std::uint16_t>(bytes[at + 2] << 8 | bytes[at + 3]);
+  }
+  std::size_t size() const { return front.size() + rest.size(); }
+
+  // Into that list; too_short: it has not as many bytes.
+  SgStatus scatter_to(const KeyTable& keys, PdId pd, const RecvWqe& receive) const {
+    if (size() > receive.length) return SgStatus::too_short;
+    const SgStatus s = scatter(keys, pd, receive.list(), 0, front.data(), front.size());
+    return s == SgStatus::ok
+               ? scatter(keys, pd, receive.list(), front.size(), rest.data(), rest.size())
+               : s;
+  }
+};
+
+}  // namespace adverb::engine
