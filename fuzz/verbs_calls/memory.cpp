@@ -38,11 +38,15 @@ void mr(Session& s, Record& in) {
   std::size_t length = in.byte() * 16u;
   if (!sane && in.chance(64)) at = reinterpret_cast<std::uint8_t*>(std::uintptr_t{in.word()} << 32);
   if (!sane && in.chance(64)) length = std::size_t{in.word()} << 32 | in.word();
+  if (sane && !length) length = 16;  // no bytes may be no page, which is refused
   const bool on_demand = sane && in.chance(32);
   if (on_demand) access |= IBV_ACCESS_ON_DEMAND;
   p.mr = made([&] {
     if (in.chance(200)) return ibv_reg_mr(pd->pd, at, length, access);
-    return ibv_reg_mr_iova2(pd->pd, at, length, in.word(), static_cast<unsigned>(access));
+    std::uint64_t iova = in.word();
+    constexpr std::uint64_t in_page = 4095;  // an address keeps its place in its page
+    if (sane) iova = (iova & ~in_page) | (reinterpret_cast<std::uintptr_t>(at) & in_page);
+    return ibv_reg_mr_iova2(pd->pd, at, length, iova, static_cast<unsigned>(access));
   });
   REQUIRE(p.mr || !sane);
   if (p.mr) p.pd = pd, ++pd->users, p.on_demand = on_demand;

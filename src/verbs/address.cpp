@@ -42,8 +42,11 @@ int make_address(const Context& context, const ibv_ah_attr& a, const char* who,
   if (!a.is_global)
     return refuse(EINVAL, "{}: address handle without GRH: on RoCE add a GID index (e.g. -g 0)",
                   who);
-  if (a.grh.sgid_index >= nic::gid_table_length || info.gids[a.grh.sgid_index].is_zero())
-    return refuse(EINVAL, "{}: GID index {} of {} is empty", who, a.grh.sgid_index, info.name);
+  if (a.grh.sgid_index >= nic::gid_table_length)
+    return refuse(EINVAL, "{}: GID index {} of {} is outside the table", who, a.grh.sgid_index,
+                  info.name);
+  if (info.gids[a.grh.sgid_index].is_zero())
+    return refuse(ENODATA, "{}: GID index {} of {} is empty", who, a.grh.sgid_index, info.name);
   const bool v1 = nic::is_roce_v1(a.grh.sgid_index);
   if (v1 && !info.roce_v1)
     return refuse(EINVAL,

@@ -89,7 +89,7 @@ TEST_F(Address, NeedsAGidTableEntry) {
   EXPECT_EQ(error_of_ah(a), EINVAL);
   a = own_address();
   a.grh.sgid_index = 7;  // empty
-  EXPECT_EQ(error_of_ah(a), EINVAL);
+  EXPECT_EQ(error_of_ah(a), ENODATA);
   a.grh.sgid_index = 200;
   EXPECT_EQ(error_of_ah(a), EINVAL);
   for (const std::uint8_t port : {0, 2}) {

@@ -243,14 +243,14 @@ bool is_parent_domain(ibv_pd* p, const Context* context) {
 ibv_cq_ex* do_create_cq_ex(ibv_context* c, const ibv_cq_init_attr_ex& a) {
   if (a.wc_flags & ~supported_wc_flags) return errno = EOPNOTSUPP, nullptr;
   constexpr std::uint32_t known = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
-  if (a.comp_mask & ~known) return errno = EOPNOTSUPP, nullptr;
+  if (a.comp_mask & ~known) return fail(EINVAL, "create_cq: comp_mask {:#x}", a.comp_mask);
   const bool in_domain = a.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD;
   if (in_domain && !is_parent_domain(a.parent_domain, of(c)))
     return fail(EINVAL, "create_cq: parent_domain is no parent domain of this context");
   const std::uint32_t flags = a.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS ? a.flags : 0;
   constexpr std::uint32_t known_flags =
       IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
-  if (flags & ~known_flags) return errno = EOPNOTSUPP, nullptr;
+  if (flags & ~known_flags) return fail(EINVAL, "create_cq: flags {:#x}", flags);
   auto cq = make_cq(c, a.cqe, a.cq_context, a.channel, a.comp_vector);
   if (!cq) return nullptr;
   cq->single_threaded = flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED;

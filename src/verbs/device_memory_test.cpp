@@ -93,9 +93,10 @@ TEST_F(DeviceMemory, Registration) {
   EXPECT_EQ(mr->length, 96u);
   EXPECT_EQ(ibv_free_dm(dm), EBUSY);
   EXPECT_EQ(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, nullptr, buffer.data(), 64, 0),
-            IBV_REREG_MR_ERR_INPUT);
-  EXPECT_EQ(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, nullptr, nullptr, 0, 0),
-            IBV_REREG_MR_ERR_INPUT);
+            IBV_REREG_MR_ERR_CMD);
+  EXPECT_EQ(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, nullptr, nullptr, 0, all),
+            IBV_REREG_MR_ERR_CMD);
+  EXPECT_EQ(errno, EINVAL);
   EXPECT_EQ(ibv_dereg_mr(mr), 0);
   EXPECT_EQ(ibv_free_dm(dm), 0);
 }

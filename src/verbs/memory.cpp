@@ -130,12 +130,27 @@ ibv_mr* reg_implicit(Pd& pd, std::uint64_t iova, unsigned access) {
   constexpr std::uint64_t first_page = 4096, end = 1ull << 63;
   if (iova || access & IBV_ACCESS_ZERO_BASED)
     return fail(EINVAL, "reg_mr: addresses of an implicit on-demand region are the process's own");
+  //= ibv_reg_mr(3): HUGETLB is for explicit on-demand regions
+  if (access & IBV_ACCESS_HUGETLB)
+    return fail(EINVAL, "reg_mr: an implicit on-demand region has no huge pages");
   return add_mr(pd,
                 {.iova = first_page,
                  .length = end - first_page,
                  .base = reinterpret_cast<std::byte*>(first_page),
                  .access = access & known_access},
                 nullptr, SIZE_MAX, nullptr);
+}
+
+// NICs translate whole pages: an address is at the same place of its page to the NIC as to the
+// process, and a region has pages (uverbs and mlx5 refuse the others).  0 or EINVAL.
+int check_pages(std::uint64_t address, std::size_t length, std::uint64_t iova) {
+  constexpr std::uint64_t in_page = 4095;
+  if ((address ^ iova) & in_page)
+    return refuse(EINVAL, "reg_mr: address {:#x} and iova {:#x} have different page offsets",
+                  address, iova);
+  if (!length && !(address & in_page))
+    return refuse(EINVAL, "reg_mr: 0 bytes at {:#x} are no page", address);
+  return 0;
 }
 
 ibv_mr* reg_mr(ibv_pd* p, void* address, std::size_t length, std::uint64_t iova, unsigned access) {
@@ -149,6 +164,8 @@ ibv_mr* reg_mr(ibv_pd* p, void* address, std::size_t length, std::uint64_t iova,
   if (on_demand && !address && length == SIZE_MAX) return reg_implicit(*pd, iova, access);
   if (length > limit(Limit::max_mr_size))
     return fail(EINVAL, "reg_mr: {} bytes of at most {}", length, limit(Limit::max_mr_size));
+  if (const int error = check_pages(reinterpret_cast<std::uintptr_t>(address), length, iova))
+    return errno = error, nullptr;
   if (iova + length < iova)
     return fail(EINVAL, "reg_mr: {} bytes at {:#x} go past the end", length, iova);
   if (const int error = on_demand ? 0 : check_mapped(address, length, write)) {
@@ -233,10 +250,12 @@ void unimport_mr(ibv_mr* m) {
   free(mr);
 }
 
-// What is wrong with the arguments, whatever the region is: 0 or EINVAL.
-int check_rereg(const ibv_mr* m, int flags, const ibv_pd* new_pd, const void* address,
+// What the library itself finds wrong (IBV_REREG_MR_ERR_INPUT): 0 or EINVAL.
+int check_rereg(const Mr& mr, int flags, const ibv_pd* new_pd, const void* address,
                 std::size_t length, int access) {
-  if (flags & ~IBV_REREG_MR_FLAGS_SUPPORTED || !flags)
+  if (mr.region->indirect || mr.imported || mr.mapping)
+    return refuse(EINVAL, "rereg_mr: only regions of ibv_reg_mr can be re-registered");
+  if (flags & ~IBV_REREG_MR_FLAGS_SUPPORTED)
     return refuse(EINVAL, "rereg_mr: flags {:#x}", static_cast<unsigned>(flags));
   if (access && !(flags & IBV_REREG_MR_CHANGE_ACCESS))
     return refuse(EINVAL, "rereg_mr: access {:#x} without CHANGE_ACCESS", access);
@@ -244,8 +263,15 @@ int check_rereg(const ibv_mr* m, int flags, const ibv_pd* new_pd, const void* ad
     return refuse(EINVAL, "rereg_mr: CHANGE_TRANSLATION to {} bytes at {}", length,
                   fmt::ptr(address));
   if ((flags & IBV_REREG_MR_CHANGE_PD) &&
-      (!live().contains(new_pd, Kind::pd) || new_pd->context != m->context))
+      (!live().contains(new_pd, Kind::pd) || new_pd->context != mr.mr.context))
     return refuse(EINVAL, "rereg_mr: CHANGE_PD to no PD of the region's context");
+  return 0;
+}
+
+// What is the kernel's to refuse (IBV_REREG_MR_ERR_CMD): 0 or EINVAL.
+int check_rereg_command(const Mr& mr, int flags, int access) {
+  if (!flags) return refuse(EINVAL, "rereg_mr: no flags");
+  if (mr.dm) return refuse(EINVAL, "rereg_mr: device memory cannot be re-registered");
   return flags & IBV_REREG_MR_CHANGE_ACCESS ? check_access(static_cast<unsigned>(access)) : 0;
 }
 
@@ -253,13 +279,12 @@ int check_rereg(const ibv_mr* m, int flags, const ibv_pd* new_pd, const void* ad
 bool change(const Mr& mr, int flags, const ibv_pd* new_pd, void* address, std::size_t length,
             int access, engine::MemoryRegion& changed) {
   const bool translation = flags & IBV_REREG_MR_CHANGE_TRANSLATION;
-  if (changed.indirect || mr.imported || (translation && (mr.dm || mr.mapping))) return false;
   const bool was_zero_based = changed.access & IBV_ACCESS_ZERO_BASED;
   if (flags & IBV_REREG_MR_CHANGE_ACCESS) {
     // Offsets stay offsets, and an implicit region's addresses stay addresses.
     const bool zero_based = access & IBV_ACCESS_ZERO_BASED;
     const bool implicit = !translation && !mr.mr.addr && mr.mr.length == SIZE_MAX;
-    if (mr.dm ? !zero_based : implicit && zero_based) return false;
+    if (implicit && (zero_based || access & IBV_ACCESS_HUGETLB)) return false;
     changed.access = static_cast<unsigned>(access) & known_access;
   }
   if (flags & IBV_REREG_MR_CHANGE_PD) changed.pd = of(const_cast<ibv_pd*>(new_pd))->id;
@@ -277,12 +302,14 @@ bool change(const Mr& mr, int flags, const ibv_pd* new_pd, void* address, std::s
 // Changes in place: the keys stay what they are.  Whatever fails, the old region is valid.
 int rereg_mr(ibv_mr* m, int flags, ibv_pd* new_pd, void* address, std::size_t length, int access) {
   if (const int error = fault(Call::rereg_mr)) return errno = error, IBV_REREG_MR_ERR_CMD;
+  if (const int error = live().check(m, Kind::mr)) return errno = error, IBV_REREG_MR_ERR_INPUT;
   Mr* mr = of(m);
-  if (const int error = check_rereg(m, flags, new_pd, address, length, access))
+  if (const int error = check_rereg(*mr, flags, new_pd, address, length, access))
     return errno = error, IBV_REREG_MR_ERR_INPUT;
   Context* context = mr->pd->context;
   if (!context->works()) return errno = EIO, IBV_REREG_MR_ERR_CMD;
-  if (const int error = live().check(m, Kind::mr)) return errno = error, IBV_REREG_MR_ERR_INPUT;
+  if (const int error = check_rereg_command(*mr, flags, access))
+    return errno = error, IBV_REREG_MR_ERR_CMD;
   engine::MemoryRegion changed = *mr->region;
   if (!change(*mr, flags, new_pd, address, length, access, changed))
     return errno = refuse(EINVAL, "rereg_mr: this region cannot be changed so"),
@@ -292,8 +319,8 @@ int rereg_mr(ibv_mr* m, int flags, ibv_pd* new_pd, void* address, std::size_t le
   int error = on_demand ? 0 : check_mapped(changed.base, changed.length, write);
   const std::uint64_t held = mr->pinned.amount();
   if (!error)
-    if (const int full = mr->pinned.hold(context->use(), Limit::memlock,
-                                         mr->dm ? 0 : pinned_bytes(changed), "rereg_mr"))
+    if (const int full =
+            mr->pinned.hold(context->use(), Limit::memlock, pinned_bytes(changed), "rereg_mr"))
       return errno = full, IBV_REREG_MR_ERR_CMD;
   if (!error) {
     error = context->device->with_engine([&](engine::Engine&, Instant) {

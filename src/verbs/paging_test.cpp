@@ -118,6 +118,7 @@ TEST_F(Paging, ImplicitRegionOverHoles) {
 TEST_F(Paging, ImplicitRegionHasRightsAndLimits) {
   EXPECT_EQ(error_of(implicit(IBV_ACCESS_REMOTE_WRITE)), EINVAL);
   EXPECT_EQ(error_of(implicit(IBV_ACCESS_ZERO_BASED)), EINVAL);
+  EXPECT_EQ(error_of(implicit(IBV_ACCESS_HUGETLB)), EINVAL);
   EXPECT_EQ(error_of(ibv_reg_mr_iova(pd, nullptr, SIZE_MAX, page, IBV_ACCESS_ON_DEMAND)), EINVAL);
   EXPECT_EQ(error_of(ibv_reg_mr(pd, nullptr, SIZE_MAX, 0)), EFAULT);  // not on demand
   ibv_mr* mr = implicit(IBV_ACCESS_REMOTE_READ);

@@ -294,10 +294,9 @@ engine::QpAttributes convert(const ibv_qp_attr& a, unsigned mask) {
 // What the device has and the engine does not know.
 int check_device_attributes(const Qp& qp, const ibv_qp_attr& a, unsigned mask) {
   const std::uint32_t n = qp.qp.qp_num;
-  if (mask & IBV_QP_CAP)
-    return refuse(EOPNOTSUPP, "modify_qp qp {:#x}: queues cannot be resized", n);
+  if (mask & IBV_QP_CAP) return refuse(EINVAL, "modify_qp qp {:#x}: queues cannot be resized", n);
   if (mask & IBV_QP_ALT_PATH)
-    return refuse(EOPNOTSUPP, "modify_qp qp {:#x}: there are no alternate paths", n);
+    return refuse(EINVAL, "modify_qp qp {:#x}: RoCE has no alternate paths", n);
   if (mask & IBV_QP_PORT && a.port_num != 1)
     return refuse(EINVAL, "modify_qp qp {:#x}: port {} does not exist on {}", n, a.port_num,
                   qp.context->info().name);
@@ -346,9 +345,10 @@ int modify_qp(Qp& qp, const ibv_qp_attr& a, unsigned given) {
   engine::QpAttributes attr = convert(a, mask);
   if (mask & IBV_QP_AV) {
     const std::string who = fmt::format("modify_qp qp {:#x}", qp.qp.qp_num);
-    ibv_ah_attr ah = a.ah_attr;
-    if (ah.port_num == 0) ah.port_num = 1;  // the port of a connected QP is IBV_QP_PORT's
-    if (const int error = make_address(*qp.context, ah, who.c_str(), attr.av)) return error;
+    if (const int error = make_address(*qp.context, a.ah_attr, who.c_str(), attr.av)) return error;
+    // The kernel puts the route's in place of what the program has, which is 1 in many examples
+    // and would end at the first router.
+    attr.av.hop_limit = engine::AddressVector{}.hop_limit;
   }
   const std::uint64_t held = qp.responder_resources.amount();
   if (mask & IBV_QP_MAX_DEST_RD_ATOMIC)
@@ -375,10 +375,13 @@ void fill_attr(const Qp& qp, const engine::QpAttributes& a, ibv_qp_attr& out) {
   out.path_mig_state = static_cast<ibv_mig_state>(a.path_mig_state);
   out.qkey = a.qkey;
   out.dest_qp_num = a.dest_qpn.raw();
-  out.qp_access_flags = a.access_flags;
+  // A NIC keeps no others: local rights are the regions'.
+  constexpr std::uint32_t remote_rights = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+                                          IBV_ACCESS_REMOTE_ATOMIC | access_flush_global |
+                                          access_flush_persistent;
+  out.qp_access_flags = a.access_flags & remote_rights;
   out.cap = qp.cap;
-  fill_ah_attr(a.av, out.ah_attr);
-  out.ah_attr.is_global = !a.av.dgid.is_zero();
+  if (!a.av.dgid.is_zero()) fill_ah_attr(a.av, out.ah_attr);
   out.pkey_index = a.pkey_index;
   out.en_sqd_async_notify = a.en_sqd_async_notify;
   out.max_rd_atomic = a.max_rd_atomic;

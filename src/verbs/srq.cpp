@@ -63,7 +63,7 @@ int modify_srq(ibv_srq* s, const ibv_srq_attr& attr, int mask) {
   if (const int error = live().check(s, Kind::srq)) return error;
   if (mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT)) return EINVAL;
   if (mask & IBV_SRQ_MAX_WR)
-    return refuse(EOPNOTSUPP, "modify_srq: the size of an SRQ cannot be changed");
+    return refuse(EINVAL, "modify_srq: the size of an SRQ cannot be changed");
   if (!(mask & IBV_SRQ_LIMIT)) return 0;
   if (attr.srq_limit > srq.queue->queue.depth())
     return refuse(EINVAL, "modify_srq: srq_limit {} > max_wr {}", attr.srq_limit,
