@@ -60,4 +60,18 @@ int resolve_mac(const DeviceInfo& info, const Gid& gid, Mac& out) {
   }
 }
 
+// Connecting a datagram socket looks the route up and sends nothing.
+int route_error(const DeviceInfo& info, const Gid& from, const Gid& to) {
+  constexpr std::uint16_t discard = 9;
+  const int s = ::socket(port::family_of(to), SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (s < 0) return 0;
+  port::SocketAddress source, destination;
+  const socklen_t source_length = port::to_address(from, 0, info.ifindex, source);
+  const socklen_t length = port::to_address(to, discard, info.ifindex, destination);
+  const bool unreachable = ::bind(s, &source.any, source_length) == 0 &&
+                           ::connect(s, &destination.any, length) < 0 && errno == ENETUNREACH;
+  ::close(s);
+  return unreachable ? ENETUNREACH : 0;
+}
+
 }  // namespace adverb::nic

@@ -62,6 +62,9 @@ int make_address(const Context& context, const ibv_ah_attr& a, const char* who,
   if (!v1 && out.dgid.is_multicast() && !find_source(info, out))
     return refuse(EINVAL, "{}: {} has no GID of the multicast group's address family", who,
                   info.name);
+  if (!v1 && !out.dgid.is_multicast() && !out.dgid.is_zero())
+    if (const int error = nic::route_error(info, info.gids[out.sgid_index], out.dgid))
+      return refuse(error, "{}: there is no route from {} to the peer's GID", who, info.netdev);
   out.flow_label = a.grh.flow_label & 0xfffff;
   out.hop_limit = a.grh.hop_limit;
   out.traffic_class = a.grh.traffic_class;

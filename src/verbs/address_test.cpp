@@ -2,6 +2,9 @@
 // Address handles: what may be in them, and how a receiver makes one from a completion and the 40
 // bytes in front of a datagram (ibv_create_ah(3), ibv_create_ah_from_wc(3)).
 #include <arpa/inet.h>
+#include <net/if.h>
+#include <sched.h>
+#include <sys/ioctl.h>
 
 #include <string>
 
@@ -9,6 +12,7 @@
 
 namespace {
 
+using adverb::verbs::run_alone;
 using adverb::verbs::Verbs;
 
 using Header = std::array<unsigned char, 40>;
@@ -193,6 +197,53 @@ TEST_F(Address, AReceiverAnswers) {
   }
   EXPECT_NE(families & 1, 0u);
   EXPECT_EQ(ibv_dereg_mr(mr), 0);
+}
+
+// As the kernel has it for every NIC, while it looks for the peer's Ethernet address.
+TEST(AddressWithoutRoute, IsUnreachable) {
+  if (!run_alone({"ADVERB_DEVICE=lo"})) return;
+  if (unshare(CLONE_NEWNET)) GTEST_SKIP() << "network namespaces need privileges";
+  const int s = socket(AF_INET, SOCK_DGRAM, 0);
+  ifreq up{.ifr_ifrn = {"lo"}, .ifr_ifru = {}};
+  up.ifr_flags = IFF_UP;
+  ASSERT_EQ(ioctl(s, SIOCSIFFLAGS, &up), 0);
+  close(s);
+  ibv_device** list = ibv_get_device_list(nullptr);
+  ASSERT_TRUE(list && list[0]);
+  ibv_context* context = ibv_open_device(list[0]);
+  ASSERT_TRUE(context);
+  ibv_pd* pd = ibv_alloc_pd(context);
+  ibv_ah_attr a{};
+  a.is_global = a.port_num = 1;
+  ASSERT_EQ(ibv_query_gid(context, 1, 0, &a.grh.dgid), 0);
+  ibv_ah* ah = ibv_create_ah(pd, &a);
+  EXPECT_TRUE(ah) << std::strerror(errno);
+  EXPECT_EQ(ibv_destroy_ah(ah), 0);
+  constexpr std::uint8_t of_nobody_here[] = {203, 0, 113, 9};
+  std::memcpy(a.grh.dgid.raw + 12, of_nobody_here, 4);
+  errno = 0;
+  EXPECT_FALSE(ibv_create_ah(pd, &a));
+  EXPECT_EQ(errno, ENETUNREACH);
+  ibv_cq* cq = ibv_create_cq(context, 1, nullptr, nullptr, 0);
+  ibv_qp_init_attr init{};
+  init.send_cq = init.recv_cq = cq;
+  init.qp_type = IBV_QPT_UC;
+  ibv_qp* qp = ibv_create_qp(pd, &init);
+  ASSERT_TRUE(qp);
+  ASSERT_EQ(Verbs::to_init(qp), 0);
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_RTR;
+  attr.path_mtu = IBV_MTU_1024;
+  attr.ah_attr = a;
+  EXPECT_EQ(
+      ibv_modify_qp(qp, &attr,
+                    IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN),
+      ENETUNREACH);
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
+  EXPECT_EQ(ibv_destroy_cq(cq), 0);
+  EXPECT_EQ(ibv_dealloc_pd(pd), 0);
+  EXPECT_EQ(ibv_close_device(context), 0);
+  ibv_free_device_list(list);
 }
 
 }  // namespace
