@@ -143,4 +143,41 @@ TEST_F(Multicast, EveryMemberButTheSenderGetsACopy) {
   EXPECT_EQ(ibv_dereg_mr(mr), 0);
 }
 
+// ibv_create_qp_ex(3): programs ask not to hear themselves
+TEST_F(Multicast, SelfLoopbackIsBlockedOnRequest) {
+  ibv_qp_init_attr_ex init{};
+  init.send_cq = init.recv_cq = cq;
+  init.cap = {.max_send_wr = 4,
+              .max_recv_wr = 4,
+              .max_send_sge = 1,
+              .max_recv_sge = 1,
+              .max_inline_data = 0};
+  init.qp_type = IBV_QPT_UD;
+  init.sq_sig_all = 1;
+  init.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS;
+  init.pd = pd;
+  init.create_flags = IBV_QP_CREATE_BLOCK_SELF_MCAST_LB;
+  ibv_qp* sender = ibv_create_qp_ex(context, &init);
+  ASSERT_TRUE(sender) << std::strerror(errno);
+  to_rts_as_ud(sender);
+  ibv_qp* other = make_ud();
+  ibv_mr* mr = ibv_reg_mr(pd, buffer.data(), buffer.size(), IBV_ACCESS_LOCAL_WRITE);
+  const ibv_gid g = group("::ffff:239.7.7.8");
+  ibv_ah* ah = address_of(g);
+  ASSERT_TRUE(ah) << std::strerror(errno);
+  for (ibv_qp* qp : {sender, other}) {
+    ASSERT_EQ(post_receive(qp, 1, mr, 64), 0);
+    ASSERT_EQ(attach(qp, g), 0);
+  }
+  ASSERT_EQ(send(sender, ah), 0);
+  const std::map<std::uint32_t, int> only{{other->qp_num, 1}};
+  EXPECT_EQ(received(2), only);
+  EXPECT_EQ(ibv_destroy_ah(ah), 0);
+  for (ibv_qp* qp : {sender, other}) {
+    EXPECT_EQ(detach(qp, g), 0);
+    EXPECT_EQ(ibv_destroy_qp(qp), 0);
+  }
+  EXPECT_EQ(ibv_dereg_mr(mr), 0);
+}
+
 }  // namespace

@@ -233,7 +233,9 @@ int check_extended(const ibv_qp_init_attr_ex& a) {
   } else if (!(a.comp_mask & IBV_QP_INIT_ATTR_PD) || !a.pd) {
     return EINVAL;
   }
-  const std::uint32_t flags = a.qp_type == IBV_QPT_RAW_PACKET ? IBV_QP_CREATE_CVLAN_STRIPPING : 0;
+  // No queue pair gets back what it sends to a group, so that nothing is to be blocked.
+  const std::uint32_t flags = a.qp_type == IBV_QPT_RAW_PACKET ? IBV_QP_CREATE_CVLAN_STRIPPING
+                                                              : IBV_QP_CREATE_BLOCK_SELF_MCAST_LB;
   return create_flags_of(a) & ~flags ? EOPNOTSUPP : 0;
 }
 

@@ -88,13 +88,16 @@ struct Verbs : testing::Test {
   // A UD QP in RTS.
   ibv_qp* make_ud() {
     ibv_qp* qp = make_qp(IBV_QPT_UD);
+    to_rts_as_ud(qp);
+    return qp;
+  }
+  static void to_rts_as_ud(ibv_qp* qp) {
     EXPECT_EQ(to_init(qp), 0);
     ibv_qp_attr a{};
     a.qp_state = IBV_QPS_RTR;
     EXPECT_EQ(ibv_modify_qp(qp, &a, IBV_QP_STATE), 0);
     a.qp_state = IBV_QPS_RTS;
     EXPECT_EQ(ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_SQ_PSN), 0);
-    return qp;
   }
   ibv_ah_attr own_address() {
     ibv_ah_attr a{};
