@@ -58,6 +58,9 @@ struct EngineConfig {
   // A datagram above the MTU completes with LOC_LEN_ERR; else (IBTA C10-93.1.1) nothing leaves,
   // and it completes without an error.
   bool long_datagram_fails = true;
+  // The completion of a received datagram says in `sl` what header came with it, as ConnectX has it
+  // (8 for UDP, and 2 for IPv4 or 1 for IPv6; 0 for a GRH of RoCE v1); else it is 0.
+  bool sl_tells_header = true;
   bool end_to_end_credits =
       true;  // AETH credit counts for QPs without an SRQ, and the limit as a requester
 };

@@ -65,6 +65,14 @@ const VerdictRow* row_of(Verdict v) {
   return nullptr;
 }
 
+// What ConnectX puts where an InfiniBand completion has the service level, and what programs that
+// know it find the length of the header's addresses by.
+std::uint8_t header_type(const RxFrame& f) {
+  if (f.protocol == Protocol::roce_v1) return 0;
+  constexpr std::uint8_t udp = 8, ipv6 = 1, ipv4 = 2;
+  return udp | (f.source.is_v4() ? ipv4 : ipv6);
+}
+
 // The IP header that a datagram's receiver finds in the first 40 bytes of its buffer: an IPv6
 // header, or for IPv4 twenty unspecified bytes and an IPv4 header (annex A17.9.3).
 void write_network_header(const RxFrame& f, std::uint32_t transport_bytes, std::uint8_t* out) {
@@ -787,6 +795,7 @@ void Responder::deliver_datagram(const RxFrame& f) {
   c.opcode = WcOpcode::recv;
   c.byte_len = static_cast<std::uint32_t>(grh_bytes + p.payload.size());
   c.wc_flags = wc_grh;
+  if (e_.config_.sl_tells_header) c.sl = header_type(f);
   if (p.info().has(wire::ext_imm_dt)) c.wc_flags |= wc_with_imm, c.imm_or_rkey = p.imm.data;
   c.src_qp = p.deth.src_qp;
   r.recv_open = false;

@@ -187,6 +187,30 @@ TEST(Datagram, ReceiveOverIpv4) {
   EXPECT_EQ((sum & 0xffff) + (sum >> 16), 0xffffu);
 }
 
+TEST(Datagram, ServiceLevelOfTheCompletionTellsTheHeader) {
+  const auto sl_of = [](bool v6, bool tells, Protocol protocol = Protocol::roce_v2) {
+    Options o = ud();
+    o.v6 = v6;
+    o.config.sl_tells_header = tells;
+    Talk t(o);
+    t.post_recv(0, 100);
+    RxFrame f;
+    const auto bytes = t.bytes_of(datagram("hello"));
+    f.packet = *wire::decode(bytes);
+    f.source = t.them(), f.destination = t.us();
+    f.protocol = protocol;
+    t.engine.receive(t.now, f);
+    const auto c = t.poll(*t.recv_cq);
+    return c ? c->sl : 99;
+  };
+  EXPECT_EQ(sl_of(false, true), 10);
+  EXPECT_EQ(sl_of(true, true), 9);
+  EXPECT_EQ(sl_of(true, true, Protocol::roce_v1), 0);
+  EXPECT_EQ(sl_of(false, true, Protocol::roce_v1), 0);
+  EXPECT_EQ(sl_of(false, false), 0);
+  EXPECT_EQ(sl_of(true, false), 0);
+}
+
 TEST(Datagram, ReceiveOverIpv6) {
   Talk t({.type = QpType::ud, .v6 = true});
   auto r = t.post_recv(0, 100);

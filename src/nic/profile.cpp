@@ -21,6 +21,7 @@ constexpr ProfileValue refused = value(Wrong::refused, "EINVAL"),
                        completes = value(Wrong::completes, "LOC_QP_OP_ERR"),
                        answered = value(Wrong::completes, "REM_INV_REQ_ERR");
 constexpr ProfileValue fails{1, "LOC_LEN_ERR"}, vanishes{0, "SUCCESS, no packet"};
+constexpr ProfileValue header{1, "10 (IPv4), 9 (IPv6)"}, none{0, "0"};
 constexpr ProfileValue hca{1, "HCA"}, glob{2, "GLOB"};
 
 // clang-format off
@@ -44,6 +45,9 @@ constexpr ProfileRow rows[] = {
     {Point::long_datagram, "UD message above the MTU",
      {fails, vanishes, vanishes},
      "drivers; IBTA C10-93.1.1: no packet, and no error"},
+    {Point::datagram_sl, "sl in the completion of a received datagram",
+     {header, none, none},
+     "drivers; annex A17.4.5.1: RoCE has no service level there"},
     {Point::send_queue_size, "entries of a send queue",
      {pow2, pow2_less_one, exact},
      "drivers; ibv_create_qp(3): equal or larger"},

@@ -34,6 +34,7 @@ enum class Point : std::uint8_t {
   wrong_operation,
   misaligned_atomic,
   long_datagram,
+  datagram_sl,
   send_queue_size,
   recv_queue_size,
   srq_size,

@@ -121,6 +121,7 @@ engine::EngineConfig make_engine_config(const DeviceInfo& info, unsigned slot,
       std::clamp<std::uint64_t>(half_of_it, 1, config.read_chunk_packets));
   const Behaviour& behaviour = settings().behaviour;
   config.max_msg_size = behaviour[Point::max_msg_sz];
+  config.sl_tells_header = behaviour[Point::datagram_sl];
   config.long_datagram_fails = behaviour[Point::long_datagram];
   // A peer whose application has just stopped polling answers within a millisecond.
   config.min_ack_timeout = 2ms;

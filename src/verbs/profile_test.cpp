@@ -146,6 +146,30 @@ struct Profiles : Verbs {
     EXPECT_EQ(ibv_destroy_ah(ah), 0);
     return o;
   }
+  // The service level in the completion of a datagram to ourselves, by that GID.
+  unsigned sl_of_datagram(int gid) {
+    ibv_qp* qp = make_ud();
+    EXPECT_EQ(post_receive(qp, 1, mr, 100), 0);
+    ibv_ah_attr address = own_address();
+    EXPECT_EQ(ibv_query_gid(context, 1, gid, &address.grh.dgid), 0);
+    address.grh.sgid_index = static_cast<std::uint8_t>(gid);
+    ibv_ah* ah = ibv_create_ah(pd, &address);
+    ibv_sge sge = sge_of(buffer.data(), 8, mr);
+    ibv_send_wr wr{}, *bad;
+    wr.opcode = IBV_WR_SEND;
+    wr.sg_list = &sge;
+    wr.num_sge = 1;
+    wr.wr.ud = {.ah = ah, .remote_qpn = qp->qp_num, .remote_qkey = qkey};
+    EXPECT_EQ(ibv_post_send(qp, &wr, &bad), 0);
+    unsigned sl = 99;
+    for (const ibv_wc& wc : completions(2))
+      if (wc.opcode == IBV_WC_RECV) sl = wc.sl;
+    EXPECT_EQ(ibv_destroy_qp(qp), 0);
+    EXPECT_EQ(ibv_destroy_ah(ah), 0);
+    return sl;
+  }
+  unsigned sl_over_ipv4() { return sl_of_datagram(0); }
+  unsigned sl_over_ipv6() { return sl_of_datagram(1); }
   // Entries of a send queue, a receive queue, an SRQ and a CQ that were asked for with 5.
   std::array<unsigned, 4> sizes_for_five() {
     ibv_qp_init_attr q = init_attr();
@@ -215,6 +239,8 @@ TEST_F(Profiles, Mlx5_C05_C34_C57) {
   EXPECT_EQ(read_on_ud(), completes_with(IBV_WC_LOC_QP_OP_ERR));
   EXPECT_EQ(misaligned_atomic(), completes_with(IBV_WC_REM_INV_REQ_ERR));
   EXPECT_EQ(long_datagram(), completes_with(IBV_WC_LOC_LEN_ERR));
+  EXPECT_EQ(sl_over_ipv4(), 10u);
+  EXPECT_EQ(sl_over_ipv6(), 9u);
   EXPECT_EQ(sizes_for_five(), (Sizes{8, 8, 7, 7}));
   EXPECT_EQ(inline_for_twenty(), 60u);  // 256 bytes less 192 of control segments and a length
   EXPECT_EQ(max_msg_sz(), 1u << 30);
@@ -230,6 +256,8 @@ TEST_F(Profiles, Rxe) {
   EXPECT_EQ(read_on_ud(), completes_with(IBV_WC_LOC_QP_OP_ERR));
   EXPECT_EQ(misaligned_atomic(), refused_with(EINVAL));
   EXPECT_EQ(long_datagram(), completes_with(IBV_WC_SUCCESS));
+  EXPECT_EQ(sl_over_ipv4(), 0u);
+  EXPECT_EQ(sl_over_ipv6(), 0u);
   EXPECT_EQ(sizes_for_five(), (Sizes{7, 7, 7, 7}));
   EXPECT_EQ(inline_for_twenty(), 64u);
   EXPECT_EQ(max_msg_sz(), 1u << 23);
@@ -245,6 +273,8 @@ TEST_F(Profiles, Strict) {
   EXPECT_EQ(read_on_ud(), refused_with(EINVAL));
   EXPECT_EQ(misaligned_atomic(), completes_with(IBV_WC_REM_INV_REQ_ERR));
   EXPECT_EQ(long_datagram(), completes_with(IBV_WC_SUCCESS));
+  EXPECT_EQ(sl_over_ipv4(), 0u);
+  EXPECT_EQ(sl_over_ipv6(), 0u);
   EXPECT_EQ(sizes_for_five(), (Sizes{5, 5, 5, 5}));
   EXPECT_EQ(inline_for_twenty(), 20u);
   EXPECT_EQ(max_msg_sz(), 1u << 31);
