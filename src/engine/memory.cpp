@@ -227,9 +227,12 @@ void KeyTable::unbind(MemoryRegion& window) {
 }
 
 namespace {
+// Whose place in its region is looked at: all of an element, or the bytes that are to be moved.
+enum class Checked : bool { element, bytes };
+
 // Calls copy(grant, offset in the grant, offset in the message, bytes) for each piece of the n
 // bytes that start `offset` bytes into the list.
-template <class Copy>
+template <Checked checked, class Copy>
 SgStatus walk(const KeyTable& table, PdId pd, std::span<const Sge> list, std::uint64_t offset,
               std::size_t n, std::uint32_t access, Copy copy) {
   std::uint64_t total = 0;
@@ -242,10 +245,13 @@ SgStatus walk(const KeyTable& table, PdId pd, std::span<const Sge> list, std::ui
       offset -= sge.length;
       continue;
     }
-    const auto grant = table.resolve(sge.lkey, pd, sge.addr, sge.length, access);
-    if (!grant) return SgStatus::protection;
     const std::size_t piece = std::min<std::size_t>(n - done, sge.length - offset);
-    if (!copy(*grant, offset, done, piece)) return SgStatus::fault;
+    const std::uint64_t skipped = checked == Checked::bytes ? offset : 0;
+    const std::size_t looked_at = checked == Checked::bytes ? piece : sge.length;
+    if (sge.addr + skipped < sge.addr) return SgStatus::protection;
+    const auto grant = table.resolve(sge.lkey, pd, sge.addr + skipped, looked_at, access);
+    if (!grant) return SgStatus::protection;
+    if (!copy(*grant, offset - skipped, done, piece)) return SgStatus::fault;
     done += piece;
     offset = 0;
   }
@@ -255,18 +261,20 @@ SgStatus walk(const KeyTable& table, PdId pd, std::span<const Sge> list, std::ui
 
 SgStatus gather(const KeyTable& table, PdId pd, std::span<const Sge> list, std::uint64_t offset,
                 void* to, std::size_t n) {
-  return walk(table, pd, list, offset, n, 0,
-              [to](const Grant& grant, std::uint64_t at, std::size_t done, std::size_t piece) {
-                return grant.copy_out(at, static_cast<std::byte*>(to) + done, piece);
-              });
+  return walk<Checked::element>(
+      table, pd, list, offset, n, 0,
+      [to](const Grant& grant, std::uint64_t at, std::size_t done, std::size_t piece) {
+        return grant.copy_out(at, static_cast<std::byte*>(to) + done, piece);
+      });
 }
 
 SgStatus scatter(const KeyTable& table, PdId pd, std::span<const Sge> list, std::uint64_t offset,
                  const void* from, std::size_t n) {
-  return walk(table, pd, list, offset, n, access_local_write,
-              [from](const Grant& grant, std::uint64_t at, std::size_t done, std::size_t piece) {
-                return grant.copy_in(at, static_cast<const std::byte*>(from) + done, piece);
-              });
+  return walk<Checked::bytes>(
+      table, pd, list, offset, n, access_local_write,
+      [from](const Grant& grant, std::uint64_t at, std::size_t done, std::size_t piece) {
+        return grant.copy_in(at, static_cast<const std::byte*>(from) + done, piece);
+      });
 }
 
 }  // namespace adverb::engine

@@ -143,9 +143,11 @@ class KeyTable {
 bool valid_access(std::uint32_t access);
 
 // Gathers n bytes that start `offset` bytes into the scatter/gather list, or scatters n bytes
-// there.  Zero-length elements are skipped without a look at their key (ibv_post_send(3)).  Every
-// element touched must lie in its region as a whole; scatter needs access_local_write there.
-// too_short: the list has fewer than offset + n bytes, and nothing was moved.
+// there.  Zero-length elements are skipped without a look at their key (ibv_post_send(3)).  What is
+// gathered from an element shows that all of it will be, so it must lie in its region as a whole,
+// before a packet leaves.  A message may be shorter than the list that it is scattered to (drivers
+// and programs round receive buffers up), so there only the n bytes must; they need
+// access_local_write.  too_short: the list has fewer than offset + n bytes, and nothing was moved.
 enum class SgStatus : std::uint8_t { ok, protection, fault, too_short };
 SgStatus gather(const KeyTable&, PdId, std::span<const Sge>, std::uint64_t offset, void* to,
                 std::size_t n);

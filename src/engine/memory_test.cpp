@@ -356,10 +356,24 @@ TEST_F(Lists, OnlyElementsThatAreTouchedAreLookedAt) {
   EXPECT_EQ(gather(table, 1, list, 5, buffer.data(), 8), SgStatus::protection);
 }
 
-TEST_F(Lists, AnElementLiesInItsRegionAsAWhole) {
+TEST_F(Lists, WhatIsGatheredLiesInItsRegionAsAWhole) {
   std::array<std::byte, 8> buffer{};
   const std::array over{piece(250, 7)};
   EXPECT_EQ(gather(table, 1, over, 0, buffer.data(), 1), SgStatus::protection);
+}
+
+TEST_F(Lists, OnlyTheBytesThatAreScatteredMustLieInTheRegion) {
+  const std::array<std::byte, 8> buffer{std::byte{0xa1}, std::byte{0xa2}, std::byte{0xa3}};
+  const std::array over{piece(250, 100)};
+  EXPECT_EQ(scatter(table, 1, over, 0, buffer.data(), 2), SgStatus::ok);
+  EXPECT_EQ(scatter(table, 1, over, 5, buffer.data() + 2, 1), SgStatus::ok);
+  EXPECT_EQ(bytes[250], std::byte{0xa1});
+  EXPECT_EQ(bytes[251], std::byte{0xa2});
+  EXPECT_EQ(bytes[252], std::byte{252});
+  EXPECT_EQ(bytes[255], std::byte{0xa3});
+  EXPECT_EQ(scatter(table, 1, over, 5, buffer.data(), 2), SgStatus::protection);
+  EXPECT_EQ(scatter(table, 1, over, 6, buffer.data(), 1), SgStatus::protection);
+  EXPECT_EQ(bytes[255], std::byte{0xa3});
   const std::array wraps{Sge{.addr = top - 3, .length = 8, .lkey = region->key}};
   EXPECT_EQ(scatter(table, 1, wraps, 0, buffer.data(), 8), SgStatus::protection);
 }

@@ -145,6 +145,23 @@ TEST(Responder, BadReceiveListIsAnOperationalError) {
   EXPECT_EQ(t.events(), Words{"qp QP_FATAL"});
 }
 
+// Programs round their receive buffers up beyond the region: only where the message goes counts.
+TEST(Responder, ReceiveElementMayReachBeyondItsRegion) {
+  Talk t;
+  MemoryRegion* region = t.add_region(0, 1500, 0xf);
+  const std::vector<Sge> list{{t.address(0), 4000, region->key}};
+  const auto fits = t.post_recv(list), too_long = t.post_recv(list);
+  const std::string data = pattern(1500);
+  t.in(send_first(0, data.substr(0, 1024)), send_last(1, data.substr(1024)).ack_req());
+  t.out(ack(1, 1).credits(1));
+  t.received(fits, 1500);
+  EXPECT_EQ(t.text(0, 1500), data);
+  t.in(send_first(2, data.substr(0, 1024)), send_last(3, data.substr(0, 477)).ack_req());
+  t.out(nak(3, NakCode::remote_operational_error, 1));
+  t.receive_failed(too_long, WcStatus::loc_prot_err);
+  EXPECT_EQ(t.text(0, 1500), data);
+}
+
 // C49
 TEST(Responder, C49_ReceiveListOfAnotherDomain) {
   Talk t;
