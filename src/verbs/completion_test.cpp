@@ -368,6 +368,25 @@ TEST_F(Completion, VectorsAreOneForEachProcessor) {
 
 // --- what is not offered, and what is promised
 
+// Enhanced connection establishment is between NICs of one vendor, of those who have it.
+TEST_F(Completion, EceOfAnotherVendorsNic) {
+  if (!run_alone({"ADVERB_PART_ID=0x1017"})) return;
+  ibv_qp* qp = make_connected();
+  ibv_ece ece{1, 1, 1};
+  EXPECT_EQ(ibv_query_ece(qp, &ece), 0);
+  EXPECT_EQ(ece.vendor_id, 0x15b3u);
+  EXPECT_EQ(ece.options, 0u);
+  EXPECT_EQ(ece.comp_mask, 0u);
+  ece.options = 0x30000002;
+  EXPECT_EQ(ibv_set_ece(qp, &ece), 0);
+  EXPECT_EQ(ece.options, 0u) << "none was accepted";
+  ece.comp_mask = 1;
+  EXPECT_EQ(ibv_set_ece(qp, &ece), EINVAL);
+  ece = {.vendor_id = 0x14e4, .options = 0, .comp_mask = 0};
+  EXPECT_EQ(ibv_set_ece(qp, &ece), EINVAL);
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
+}
+
 TEST_F(Completion, EceAndRateLimitsAreNotOffered) {
   ibv_qp* qp = make_connected();
   ibv_ece ece{};

@@ -584,9 +584,6 @@ ADVERB_API int ibv_query_qp_data_in_order(ibv_qp*, ibv_wr_opcode opcode, std::ui
   return data_in_order(opcode, flags);
 }
 
-ADVERB_API int ibv_query_ece(ibv_qp*, ibv_ece*) { return EOPNOTSUPP; }
-ADVERB_API int ibv_set_ece(ibv_qp*, ibv_ece*) { return EOPNOTSUPP; }
-
 ADVERB_API int ibv_destroy_qp(ibv_qp* qp) {
   std::uint32_t async = 0;
   if (const int error = guarded([&] { return detach_qp(qp, async); })) return error;
