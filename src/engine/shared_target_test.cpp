@@ -43,9 +43,7 @@ class Store final : public TargetStore {
     r.target.qpn = qpn.raw();
     return &r.target;
   }
-  bool hold(SharedTarget& t) override {
-    return t.qpn && record(t).holders.insert(process_).second;
-  }
+  bool hold(SharedTarget& t) override { return t.qpn && record(t).holders.insert(process_).second; }
   bool release(SharedTarget& t) override {
     record(t).holders.erase(process_);
     if (!record(t).holders.empty()) return false;
