@@ -279,7 +279,7 @@ TEST_F(Profiles, Strict) {
   EXPECT_EQ(inline_for_twenty(), 20u);
   EXPECT_EQ(max_msg_sz(), 1u << 31);
   EXPECT_EQ(atomic_cap(), IBV_ATOMIC_GLOB);
-  ibv_mr* empty = ibv_reg_mr(pd, buffer.data(), 0, 0);
+  ibv_mr* empty = ibv_reg_mr(pd, buffer.data() + 1, 0, 0);
   ASSERT_TRUE(empty);
   EXPECT_EQ(ibv_dereg_mr(empty), 0);
 }
