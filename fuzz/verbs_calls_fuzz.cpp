@@ -17,8 +17,8 @@ void rare(Session& s, Record& in) {
   in.one_of(all)(s, in);
 }
 
-// Half of the first bytes mean what they did before there was the second table: inputs that were
-// found then keep their meaning.
+// Tables are added, not changed, so that inputs that were found before keep their meaning: half of
+// the first bytes are of the first one, and the last eight of the third.
 void run_step(Session& s, Record& in) {
   static constexpr step::Step first[] = {
       step::pd,       step::mr,      step::rereg,   step::channel,     step::cq,
@@ -61,9 +61,15 @@ void run_step(Session& s, Record& in) {
       step::query_constants,
       step::address_of_sender,
   };
+  static constexpr step::Step third[] = {
+      step::wq,         step::wq,         step::modify_wq, step::wq_receive,
+      step::wq_receive, step::scaling_qp, step::table,     step::scaling_qp,
+  };
+  constexpr std::uint8_t of_first = 128, of_second = 256 - std::size(third);
   const std::uint8_t which = in.byte();
-  const auto n = which % 128u;
-  (which < 128 ? first[n % std::size(first)] : second[n % std::size(second)])(s, in);
+  if (which < of_first) return first[which % std::size(first)](s, in);
+  if (which < of_second) return second[(which - of_first) % std::size(second)](s, in);
+  third[which - of_second](s, in);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace adverb::fuzz {
 
@@ -88,6 +89,25 @@ struct AhPlace {
 struct FlowPlace {
   ibv_flow* flow = nullptr;
   QpPlace* qp = nullptr;
+};
+struct WqPlace {
+  ibv_wq* wq = nullptr;
+  PdPlace* pd = nullptr;
+  CqPlace* cq = nullptr;
+  unsigned users = 0;  // tables
+  unsigned serial = 0;
+};
+struct TablePlace {
+  ibv_rwq_ind_table* table = nullptr;
+  std::vector<WqPlace*> wqs;  // each once
+  unsigned users = 0;
+};
+// A queue pair that spreads what it gets over a table.
+struct ScalingPlace {
+  ibv_qp* qp = nullptr;
+  PdPlace* pd = nullptr;
+  TablePlace* table = nullptr;
+  ibv_flow* flow = nullptr;
 };
 // A queue pair in a multicast group.
 struct Membership {

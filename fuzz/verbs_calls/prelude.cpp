@@ -164,6 +164,7 @@ void prelude(Session& s, Record& in) {
     if (extras & 4 && s.qps[i].qp) receives(s, s.qps[i]);
     if (extras & 8 && s.qps[i].qp) paths_to(s, i);
   }
+  if (extras & 16 && is_raw(s.qps[1])) spread_frames(s);
 }
 
 }  // namespace adverb::fuzz

@@ -46,6 +46,33 @@ void Session::destroy(FlowPlace& p) {
   p = {};
 }
 
+void Session::destroy(WqPlace& p) {
+  acknowledge_async();
+  const int expected = p.users ? EBUSY : 0;
+  REQUIRE(ibv_destroy_wq(p.wq) == expected);
+  if (expected) return;
+  forget(p.serial);
+  --p.pd->users, --p.cq->users;
+  p = {};
+}
+
+void Session::destroy(TablePlace& p) {
+  const int expected = p.users ? EBUSY : 0;
+  REQUIRE(ibv_destroy_rwq_ind_table(p.table) == expected);
+  if (expected) return;
+  for (WqPlace* wq : p.wqs) --wq->users;
+  p = {};
+}
+
+void Session::destroy(ScalingPlace& p) {
+  acknowledge_async();
+  const int expected = p.flow ? EBUSY : 0;
+  REQUIRE(ibv_destroy_qp(p.qp) == expected);
+  if (expected) return;
+  --p.pd->users, --p.table->users;
+  p = {};
+}
+
 void Session::destroy(DmPlace& p) {
   if (p.twins) return;
   const int expected = p.users ? EBUSY : 0;
@@ -147,6 +174,7 @@ void Session::finish() {
   for (QpPlace& q : qps) flush(q);
   for (QpPlace& q : qps)
     if (q.qp) destroy(q);
+  finish_scaling();
   for (AhPlace& a : ahs)
     if (a.ah) destroy(a);
   for (SrqPlace& s : srqs)
@@ -179,6 +207,18 @@ void Session::finish() {
   for (std::size_t i = 0; i < guard; ++i) REQUIRE(b[i] == 0x5a && b[b.size() - 1 - i] == 0x5a);
 }
 
+void Session::finish_scaling() {
+  for (ScalingPlace& p : scaling) {
+    if (p.flow) REQUIRE(ibv_destroy_flow(p.flow) == 0), p.flow = nullptr;
+    if (p.qp) destroy(p);
+  }
+  for (TablePlace& t : tables)
+    if (t.table) destroy(t), REQUIRE(!t.table);
+  for (WqPlace& w : wqs) flush(w);
+  for (WqPlace& w : wqs)
+    if (w.wq) destroy(w), REQUIRE(!w.wq);
+}
+
 // --- work requests
 
 void Session::forget(unsigned serial) {
@@ -195,12 +235,19 @@ void Session::completed(const ibv_wc& c) {
     REQUIRE(w.signaled);
   }
   REQUIRE(c.status <= IBV_WC_GENERAL_ERR);
-  const QpPlace* q = nullptr;
-  for (const QpPlace& each : qps)
-    if (each.qp && each.qp->qp_num == c.qp_num) q = &each;
+  const unsigned serial = serial_of(c.qp_num);
   // What came by XRC stays when its queue pair goes.
-  REQUIRE(w.xrc || (q && (w.serial == 0 || w.serial == q->serial)));
+  REQUIRE(w.xrc || (serial && (w.serial == 0 || w.serial == serial)));
   w.done = true;
+}
+
+unsigned Session::serial_of(std::uint32_t number) const {
+  unsigned serial = 0;
+  for (const QpPlace& q : qps)
+    if (q.qp && q.qp->qp_num == number) serial = q.serial;
+  for (const WqPlace& w : wqs)
+    if (w.wq && w.wq->wq_num == number) serial = w.serial;
+  return serial;
 }
 
 unsigned Session::poll(CqPlace& p, int n) {
@@ -221,6 +268,18 @@ void Session::flush(QpPlace& q) {
     }
   if (!error || (q.send && q.send->small) || (q.receive && q.receive->small)) return;
   for (const Work& w : book) REQUIRE(w.serial != q.serial || w.gone || w.done || !w.signaled);
+}
+
+void Session::flush(WqPlace& w) {
+  if (!w.wq) return;
+  ibv_wq_attr a{};
+  a.attr_mask = IBV_WQ_ATTR_STATE;
+  a.wq_state = IBV_WQS_ERR;
+  const bool error = ibv_modify_wq(w.wq, &a) == 0;
+  while (poll(*w.cq, 8)) {
+  }
+  if (!error || w.cq->small) return;
+  for (const Work& work : book) REQUIRE(work.serial != w.serial || work.gone || work.done);
 }
 
 }  // namespace adverb::fuzz

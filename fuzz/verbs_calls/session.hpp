@@ -59,6 +59,9 @@ class Session {
   void destroy(AhPlace&);
   void destroy(TdPlace&);
   void destroy(FlowPlace&);
+  void destroy(WqPlace&);
+  void destroy(TablePlace&);
+  void destroy(ScalingPlace&);
   // Destroy calls wait for these.
   void acknowledge(CqPlace&);
   void acknowledge_async();
@@ -69,7 +72,7 @@ class Session {
 
   // --- work requests: wr_id is the place in the book
   struct Work {
-    unsigned serial;  // of the QP; 0: an SRQ's
+    unsigned serial;  // of the QP or WQ; 0: an SRQ's
     bool receive, signaled, xrc, done = false, gone = false;
   };
   std::uint64_t next_id() const { return book.size(); }
@@ -94,6 +97,9 @@ class Session {
   std::array<QpPlace, 4> qps{};
   std::array<AhPlace, 2> ahs{};
   std::array<FlowPlace, 3> flows{};
+  std::array<WqPlace, 3> wqs{};
+  std::array<TablePlace, 2> tables{};
+  std::array<ScalingPlace, 2> scaling{};
   std::vector<Membership> memberships;
   std::vector<ibv_async_event> unacked;
   std::vector<Work> book;
@@ -102,6 +108,10 @@ class Session {
  private:
   // To the error state: whatever is in the queues completes now.
   void flush(QpPlace&);
+  void flush(WqPlace&);
+  void finish_scaling();
+  // Of the QP or WQ of that number; 0: there is none.
+  unsigned serial_of(std::uint32_t number) const;
   int lowest_fd_;
 };
 

@@ -21,6 +21,8 @@ void prelude(Session&, Record&);
 void ready(Session&, QpPlace&, Record&);
 // also that the queue pair has the CQs that it was made with
 ibv_qp_attr current(QpPlace&);
+// --- scaling.cpp: two work queues, and everything goes to one of them
+void spread_frames(Session&);
 // --- windows.cpp: to no region, or to one that may from now on be in use
 ibv_mw_bind_info binding(Session&, Record&);
 // --- posting.cpp
@@ -74,6 +76,12 @@ void frame(Session&, Record&);
 void frame_receive(Session&, Record&);
 // --- flows.cpp
 void flow(Session&, Record&);
+// --- scaling.cpp
+void wq(Session&, Record&);
+void modify_wq(Session&, Record&);
+void wq_receive(Session&, Record&);
+void table(Session&, Record&);
+void scaling_qp(Session&, Record&);
 // --- queue_pairs.cpp
 void qp(Session&, Record&);
 // --- states.cpp
