@@ -461,7 +461,7 @@ unsigned Engine::take_events(std::span<EventRecord> out) {
   while (wq_events_ && n < out.size()) {
     ReceiveWorkQueue& wq = *wq_events_;
     wq_events_ = wq.next_event;
-    wq.listed = wq.error_pending = false;
+    wq.listed = false;
     out[n++] = {EventRecord::wq, AsyncEvent::wq_fatal, wq.user};
   }
   return n;

@@ -1,39 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The control path of the engine: objects come and go, queue pairs change state
 // (IBTA 10.2, 10.3.1, 11.2).
-#include <algorithm>
 #include <mutex>
 #include <utility>
 
 #include "base/assert.hpp"
 #include "engine/completer.hpp"
 #include "engine/engine.hpp"
+#include "engine/lists.hpp"
 #include "engine/requester.hpp"
 
 namespace adverb::engine {
-
-namespace {
-
-template <class T>
-void erase_owned(std::vector<std::unique_ptr<T>>& list, const T* object) {
-  // From the end: what was made last often goes first.
-  auto it = std::find_if(list.rbegin(), list.rend(), [&](auto& p) { return p.get() == object; });
-  ASSERT(it != list.rend());
-  std::swap(*it, list.back());
-  list.pop_back();
-}
-
-// Takes `object` out of a list that is linked through `next`.
-template <class T>
-void remove_from(T*& head, T* object, T* T::* next) {
-  for (T** at = &head; *at; at = &((*at)->*next))
-    if (*at == object) {
-      *at = object->*next;
-      return;
-    }
-}
-
-}  // namespace
 
 Engine::Engine(const EngineConfig& config)
     : config_(config),

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/receive_work_queue.hpp"
 
-#include <algorithm>
 #include <bit>
 #include <mutex>
 #include <utility>
 
 #include "base/assert.hpp"
 #include "engine/engine.hpp"
+#include "engine/lists.hpp"
 #include "engine/raw_frame.hpp"
 
 namespace adverb::engine {
@@ -26,9 +26,7 @@ bool Engine::destroy_wq(ReceiveWorkQueue* wq) {
   reset(*wq);
   --wq->cq->attached;
   free_wqs_.give(wq->number.raw() - 1);
-  const auto it = std::find_if(wqs_.begin(), wqs_.end(), [&](auto& p) { return p.get() == wq; });
-  ASSERT(it != wqs_.end());
-  wqs_.erase(it);
+  erase_owned(wqs_, wq);
   return true;
 }
 
@@ -41,7 +39,7 @@ IndirectionTable* Engine::create_table(std::vector<ReceiveWorkQueue*> entries) {
 bool Engine::destroy_table(IndirectionTable* table) {
   if (table->users) return false;
   for (ReceiveWorkQueue* wq : table->entries()) --wq->users;
-  std::erase_if(tables_, [&](auto& t) { return t.get() == table; });
+  erase_owned(tables_, table);
   return true;
 }
 
@@ -74,22 +72,14 @@ void Engine::reset(ReceiveWorkQueue& wq) {
     std::lock_guard hold(wq.cq->lock);
     wq.cq->purge(wq.number);
   }
-  wq.error_pending = false;
-  if (!std::exchange(wq.listed, false)) return;
-  for (ReceiveWorkQueue** at = &wq_events_; *at; at = &(*at)->next_event)
-    if (*at == &wq) {
-      *at = wq.next_event;
-      return;
-    }
+  if (std::exchange(wq.listed, false)) remove_from(wq_events_, &wq, &ReceiveWorkQueue::next_event);
 }
 
 void Engine::to_error(ReceiveWorkQueue& wq, bool raise_event) {
   if (wq.state.load(std::memory_order_relaxed) != WqState::ready) return;
   wq.state.store(WqState::error, std::memory_order_seq_cst);
-  if (raise_event) {
-    wq.error_pending = true;
-    if (!std::exchange(wq.listed, true)) wq.next_event = std::exchange(wq_events_, &wq);
-  }
+  if (raise_event && !std::exchange(wq.listed, true))
+    wq.next_event = std::exchange(wq_events_, &wq);
   flush(wq);
 }
 

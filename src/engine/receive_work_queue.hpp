@@ -52,7 +52,7 @@ struct ReceiveWorkQueue {
   RecvWqe taken;            // the receive that a frame is put into
   void* user;               // the shell's object
   ReceiveWorkQueue* next_event = nullptr;
-  bool error_pending = false, listed = false;
+  bool listed = false;  // WQ_FATAL is to be told
 };
 
 class IndirectionTable {
