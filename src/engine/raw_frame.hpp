@@ -12,17 +12,9 @@
 
 namespace adverb::engine {
 
-struct RawFrame {
-  std::span<const std::uint8_t> front, rest;
-  std::uint16_t cvlan = 0;  // the tag that is not in the pieces: priority, DEI, VLAN id
-
-  RawFrame(std::span<const std::uint8_t> bytes, bool strip_vlan) : rest(bytes) {
-    constexpr std::size_t at = wire::ethernet_header_bytes - 2, end = at + wire::vlan_tag_bytes;
-    if (!strip_vlan || bytes.size() < end + 2 || bytes[at] != 0x81 || bytes[at + 1] != 0) return;
-    front = bytes.first(at);
-    rest = bytes.subspan(end);
-    cvlan = static_cast<std::uint16_t>(bytes[at + 2] << 8 | bytes[at + 3]);
-  }
+struct RawFrame : wire::UntaggedFrame {
+  RawFrame(std::span<const std::uint8_t> bytes, bool strip_vlan)
+      : UntaggedFrame(strip_vlan ? wire::without_vlan_tag(bytes) : UntaggedFrame{.rest = bytes}) {}
   std::size_t size() const { return front.size() + rest.size(); }
 
   // Into that list; too_short: it has not as many bytes.

@@ -10,8 +10,6 @@ namespace {
 constexpr std::uint32_t of_ipv4 = rx_src_ipv4 | rx_dst_ipv4, of_ipv6 = rx_src_ipv6 | rx_dst_ipv6,
                         of_tcp = rx_src_port_tcp | rx_dst_port_tcp,
                         of_udp = rx_src_port_udp | rx_dst_port_udp;
-constexpr unsigned protocol_tcp = 6, protocol_udp = 17;
-constexpr unsigned more_fragments = 4;
 
 }  // namespace
 
@@ -20,11 +18,11 @@ bool RxHash::can_combine(std::uint32_t fields) {
 }
 
 bool RxHash::has_all(const wire::FlowKey& k) const {
-  const bool ports = k.ports && !(k.fragment & more_fragments);
+  const bool ports = k.ports && !(k.fragment & wire::FlowKey::more_fragments);
   if (fields_ & of_ipv4 && k.ip_version != 4) return false;
   if (fields_ & of_ipv6 && k.ip_version != 6) return false;
-  if (fields_ & of_tcp && !(ports && k.next_header == protocol_tcp)) return false;
-  return !(fields_ & of_udp) || (ports && k.next_header == protocol_udp);
+  if (fields_ & of_tcp && !(ports && k.next_header == wire::protocol_tcp)) return false;
+  return !(fields_ & of_udp) || (ports && k.next_header == wire::protocol_udp);
 }
 
 std::uint32_t RxHash::of(const wire::FlowKey& k) const {

@@ -11,7 +11,7 @@ using Bytes = std::span<const std::uint8_t>;
 unsigned word_at(Bytes b, std::size_t at) { return b[at] << 8u | b[at + 1]; }
 
 constexpr unsigned type_ipv4 = 0x0800, type_ipv6 = 0x86dd, type_vlan = 0x8100, type_qinq = 0x88a8;
-constexpr unsigned protocol_tcp = 6, protocol_udp = 17;
+constexpr std::size_t type_at = ethernet_header_bytes - 2;
 
 template <std::size_t N>
 void take(Bytes from, std::size_t at, std::array<std::uint8_t, N>& to, std::size_t n = N) {
@@ -32,7 +32,8 @@ void ipv4(Bytes b, FlowKey& k) {
   k.traffic_class = b[1];
   k.hop_limit = b[8];
   k.next_header = b[9];
-  k.fragment = static_cast<std::uint8_t>((b[6] & 0x40 ? 2 : 0) | (b[6] & 0x20 ? 4 : 0));
+  k.fragment = static_cast<std::uint8_t>((b[6] & 0x40 ? FlowKey::dont_fragment : 0) |
+                                         (b[6] & 0x20 ? FlowKey::more_fragments : 0));
   take(b, 12, k.src_ip, 4);
   take(b, 16, k.dst_ip, 4);
   const std::size_t header = (b[0] & 15u) * 4u;
@@ -58,7 +59,7 @@ void ipv6(Bytes b, FlowKey& k) {
     constexpr unsigned fragment_header = 44;
     if (next == fragment_header) {
       if (b[2] | (b[3] & 0xf8)) first = false;
-      if (b[3] & 1) k.fragment = 4;
+      if (b[3] & 1) k.fragment = FlowKey::more_fragments;
     }
     const std::size_t size = next == fragment_header ? 8 : (b[1] + 1u) * 8u;
     next = b[0];
@@ -79,7 +80,7 @@ FlowKey flow_key_of(Bytes frame) {
   if (frame.size() < ethernet_header_bytes) return k;
   take(frame, 0, k.dst_mac);
   take(frame, 6, k.src_mac);
-  std::size_t at = 12;
+  std::size_t at = type_at;
   for (unsigned tags = 0; tags < 2 && frame.size() >= at + 2 + vlan_tag_bytes; ++tags) {
     const unsigned type = word_at(frame, at);
     if (type != type_vlan && type != type_qinq) break;
@@ -93,6 +94,14 @@ FlowKey flow_key_of(Bytes frame) {
   if (type == type_ipv4) ipv4(rest, k);
   if (type == type_ipv6) ipv6(rest, k);
   return k;
+}
+
+UntaggedFrame without_vlan_tag(Bytes frame) {
+  constexpr std::size_t end = type_at + vlan_tag_bytes;
+  if (frame.size() < end + 2 || word_at(frame, type_at) != type_vlan) return {.rest = frame};
+  return {.front = frame.first(type_at),
+          .rest = frame.subspan(end),
+          .cvlan = static_cast<std::uint16_t>(word_at(frame, type_at + 2))};
 }
 
 }  // namespace adverb::wire
