@@ -5,6 +5,7 @@
 #include <linux/capability.h>
 #include <sys/syscall.h>
 
+#include "engine/toeplitz_testing.hpp"
 #include "verbs/raw_testing.hpp"
 
 namespace {
@@ -14,10 +15,7 @@ using adverb::verbs::Loopback;
 using adverb::verbs::run_alone;
 
 // Microsoft's verification suite of the RSS hash.
-std::uint8_t suite_key[] = {0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67,
-                            0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b, 0xcb,
-                            0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30,
-                            0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa};
+adverb::engine::ToeplitzKey suite_key = adverb::engine::suite_key;
 struct Row {
   const char* destination;
   unsigned destination_port;
@@ -92,7 +90,7 @@ struct ReceiveScaling : adverb::verbs::Raw {
     a.rwq_ind_tbl = table;
     a.rx_hash_conf = {.rx_hash_function = IBV_RX_HASH_FUNC_TOEPLITZ,
                       .rx_hash_key_len = sizeof suite_key,
-                      .rx_hash_key = suite_key,
+                      .rx_hash_key = suite_key.data(),
                       .rx_hash_fields_mask = fields};
     return a;
   }
