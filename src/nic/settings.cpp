@@ -11,7 +11,7 @@
 namespace adverb::nic {
 namespace {
 
-constexpr std::uint32_t own_vendor_id = 0xadbe, own_part_id = 1, mellanox_vendor_id = 0x02c9;
+constexpr std::uint32_t own_vendor_id = 0xadbe, own_part_id = 1;
 constexpr std::size_t longest_name = 48;  // ibv_device has room for 64 with the number
 
 std::string_view variable(const char* name) {

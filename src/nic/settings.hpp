@@ -12,6 +12,8 @@
 
 namespace adverb::nic {
 
+inline constexpr std::uint32_t mellanox_vendor_id = 0x02c9;  // its OUI, as its NICs have it
+
 // Which GIDs stand where in the table.
 //   standard  those that work, IPv4 first, so that index 0 is usable
 //   mlx5      pairs of RoCE v1 and v2: link-local or other IPv6, IPv4 (so that 3 is v2 over IPv4),

@@ -14,12 +14,12 @@ namespace adverb::verbs {
 namespace {
 
 // The NIC driver names itself by its PCI number here, and by its OUI in ibv_query_device(3).
-constexpr std::uint32_t pci_vendor = 0x15b3, oui = 0x02c9;
+constexpr std::uint32_t pci_vendor = 0x15b3;
 
 int check(const ibv_qp* qp) {
   if (const int error = live().check(qp, Kind::qp)) return error;
   const std::uint32_t vendor = nic::settings().vendor_id;
-  return vendor == oui || vendor == pci_vendor ? 0 : EOPNOTSUPP;
+  return vendor == nic::mellanox_vendor_id || vendor == pci_vendor ? 0 : EOPNOTSUPP;
 }
 
 }  // namespace

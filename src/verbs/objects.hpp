@@ -357,6 +357,9 @@ void fill_ah_attr(const engine::AddressVector&, ibv_ah_attr&);
 
 int init_batch(Qp&, engine::QpType, std::uint64_t ops);  // extended posting (wr_start ...)
 
+// What makes raw packets go in and out, for who creates their queues: 0, or EPERM without
+// CAP_NET_RAW, or another errno.
+int need_raw_packets(const Context&, const char* who);
 // ibv_create_qp_ex(3) with an indirection table: a queue pair of receive side scaling.
 ibv_qp* create_scaling_qp(ibv_context*, const ibv_qp_init_attr_ex&);
 // A queue pair that the engine has made becomes the application's.

@@ -179,8 +179,7 @@ ibv_qp* create_qp(ibv_context* c, ibv_qp_init_attr_ex& a, std::uint64_t ops) {
   if (const int error = check_objects(context, a)) return errno = error, nullptr;
   if (const int error = check_cap(a)) return errno = error, nullptr;
   if (a.qp_type == IBV_QPT_RAW_PACKET)
-    if (const int error = context->device->open_ethernet())
-      return fail(error, "create_qp: raw packets need CAP_NET_RAW: {}", std::strerror(error));
+    if (const int error = need_raw_packets(*context, "create_qp")) return errno = error, nullptr;
   auto qp = std::make_unique<Qp>();
   if (const int error = qp->claim.hold(context->use(), Limit::max_qp, 1, "create_qp"))
     return errno = error, nullptr;
@@ -524,6 +523,12 @@ int data_in_order(unsigned opcode, std::uint32_t flags) {
 }
 
 }  // namespace
+
+int need_raw_packets(const Context& context, const char* who) {
+  const int error = context.device->open_ethernet();
+  return error ? refuse(error, "{}: raw packets need CAP_NET_RAW: {}", who, std::strerror(error))
+               : 0;
+}
 
 ibv_qp* enter(std::unique_ptr<Qp> qp, ibv_context* c, const ibv_qp_init_attr_ex& a) {
   fill_public(*qp, c, a);

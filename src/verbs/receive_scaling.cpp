@@ -4,7 +4,6 @@
 // pair only takes frames that flow rules give it: it has no queues, no CQ and no states.
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <memory>
 
 #include "verbs/fault.hpp"
@@ -138,8 +137,7 @@ ibv_qp* create_scaling_qp(ibv_context* c, const ibv_qp_init_attr_ex& a) {
   scaling.table = of(a.rwq_ind_tbl)->entries;
   if (const int error = read_hash(a.rx_hash_conf, scaling.table->entries().size(), scaling.hash))
     return errno = error, nullptr;
-  if (const int error = context->device->open_ethernet())
-    return fail(error, "create_qp: raw packets need CAP_NET_RAW: {}", std::strerror(error));
+  if (const int error = need_raw_packets(*context, "create_qp")) return errno = error, nullptr;
   auto qp = std::make_unique<Qp>();
   if (const int error = qp->claim.hold(context->use(), Limit::max_qp, 1, "create_qp"))
     return errno = error, nullptr;

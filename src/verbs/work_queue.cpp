@@ -2,7 +2,6 @@
 // Receive work queues of raw packets (ibv_create_wq(3), ibv_modify_wq(3)).  Like raw packet queue
 // pairs they are for those who have CAP_NET_RAW.
 #include <cerrno>
-#include <cstring>
 #include <memory>
 #include <optional>
 
@@ -49,8 +48,7 @@ ibv_wq* do_create_wq(ibv_context* c, ibv_wq_init_attr& a) {
   Context* context = of(c);
   if (!context->works()) return errno = EIO, nullptr;
   if (const int error = check_init(context, a)) return errno = error, nullptr;
-  if (const int error = context->device->open_ethernet())
-    return fail(error, "create_wq: raw packets need CAP_NET_RAW: {}", std::strerror(error));
+  if (const int error = need_raw_packets(*context, "create_wq")) return errno = error, nullptr;
   auto wq = std::make_unique<Wq>();
   if (const int error = wq->claim.hold(context->use(), Limit::max_wq_type_rq, 1, "create_wq"))
     return errno = error, nullptr;
