@@ -49,7 +49,7 @@ TEST_F(MemoryRegions, C54_ReadOnlyMapping) {
 }
 
 TEST_F(MemoryRegions, C54_UnmappedRange) {
-  auto* p = static_cast<char*>(map(PROT_READ | PROT_WRITE, 3 * page));
+  char* p = adverb::verbs::map_apart(3 * page);
   munmap(p + page, page);  // a hole in the middle
   EXPECT_EQ(error_of(ibv_reg_mr(pd, p, 3 * page, IBV_ACCESS_LOCAL_WRITE)), EFAULT);
   EXPECT_EQ(error_of(ibv_reg_mr(pd, p + page, page, 0)), EFAULT);
@@ -226,7 +226,7 @@ TEST_F(Reregistration, RefusedCommandLeavesTheRegionAsItIs) {
 }
 
 TEST_F(Reregistration, ToUnmappedMemoryIsACommandError) {
-  void* hole = mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* hole = adverb::verbs::map_apart(4096, PROT_READ);
   EXPECT_EQ(rereg(IBV_REREG_MR_CHANGE_TRANSLATION, nullptr, hole, 4096, 0), IBV_REREG_MR_ERR_CMD);
   EXPECT_EQ(errno, EFAULT) << "mapped for reading only, and the region has LOCAL_WRITE";
   munmap(hole, 4096);

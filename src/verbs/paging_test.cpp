@@ -12,6 +12,8 @@
 
 namespace {
 
+using adverb::verbs::map_apart;
+
 struct Paging : adverb::verbs::Verbs {
   static constexpr std::size_t page = 4096;
   static constexpr int all = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
@@ -50,7 +52,7 @@ TEST_F(Paging, Capabilities) {
 
 // What is mapped counts when the access comes, not when the region is made.
 TEST_F(Paging, RegionOfWhatIsMappedLater) {
-  char* p = map(1);
+  char* p = map_apart(page);
   ASSERT_EQ(munmap(p, page), 0);
   ibv_mr* mr = ibv_reg_mr(pd, p, page, all | IBV_ACCESS_ON_DEMAND);
   ASSERT_TRUE(mr);
@@ -99,7 +101,7 @@ TEST_F(Paging, ImplicitRegionCoversWhateverIsMapped) {
 TEST_F(Paging, ImplicitRegionOverHoles) {
   ibv_mr* mr = implicit(all);
   ASSERT_TRUE(mr);
-  char* hole = map(1);
+  char* hole = map_apart(page);
   munmap(hole, page);
   const std::uint64_t nowhere[] = {0, 8, 4096, address(hole), 1ull << 60, ~0ull - 4095};
   for (const std::uint64_t at : nowhere) {
@@ -149,7 +151,7 @@ TEST_F(Paging, PrefetchFaultsThePagesIn) {
 }
 
 TEST_F(Paging, AdviceIsChecked) {
-  char* p = map(2);
+  char* p = map_apart(2 * page);
   ibv_mr* mr = ibv_reg_mr(pd, p, page, IBV_ACCESS_REMOTE_READ | IBV_ACCESS_ON_DEMAND);
   ibv_mr* pinned = ibv_reg_mr(pd, p, page, 0);
   ibv_pd* other = ibv_alloc_pd(context);

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <infiniband/verbs.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -42,6 +43,15 @@ inline bool run_alone(const std::vector<std::string>& settings) {
   EXPECT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0) << "in its own process";
   return false;
+}
+
+// Memory where no other mapping comes when it is unmapped: the kernel fills the address space from
+// the top, and what a queue pair, a thread or a sanitizer maps would come to any other hole soon.
+inline char* map_apart(std::size_t bytes, int protection = PROT_READ | PROT_WRITE) {
+  void* p = mmap(reinterpret_cast<void*>(0x2000'0000), bytes, protection,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+  EXPECT_NE(p, MAP_FAILED);
+  return static_cast<char*>(p);
 }
 
 struct Verbs : testing::Test {
