@@ -13,7 +13,8 @@ constinit std::atomic<SpinYield> spin_yield{nullptr};
 
 void SpinLock::pause(unsigned spins) {
   if (spins > spins_before_yield)
-    if (const SpinYield yield = spin_yield.load(std::memory_order_relaxed)) return yield();
+    if (const SpinYield yield = spin_yield.load(std::memory_order_relaxed))
+      return yield(spins - spins_before_yield);
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The lock of a queue: held for some tens of nanoseconds by posters and pollers.  Spins with PAUSE
-// for a short while, then yields the CPU, so that a holder that was scheduled out on a small
+// for a short while, then gives the CPU up, so that a holder that was scheduled out on a small
 // machine can finish.
 #pragma once
 
@@ -8,9 +8,10 @@
 
 namespace adverb {
 
-// Gives the CPU to another thread.  Set by whoever may call the operating system (src/nic, once,
-// before a second thread exists); while it is null, waiting only spins.
-using SpinYield = void (*)();
+// Gives the CPU to another thread, for the nth time in this wait (from 1 on).  Set by whoever may
+// call the operating system (src/nic, once, before a second thread exists); while it is null,
+// waiting only spins.
+using SpinYield = void (*)(unsigned n);
 extern std::atomic<SpinYield> spin_yield;
 
 class SpinLock {

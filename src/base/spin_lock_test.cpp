@@ -11,7 +11,7 @@ namespace adverb {
 namespace {
 
 TEST(SpinLock, KeepsOthersOut) {
-  spin_yield = [] { sched_yield(); };
+  spin_yield = [](unsigned) { sched_yield(); };
   SpinLock lock;
   long counter = 0;
   const auto count = [&] {
@@ -40,7 +40,7 @@ TEST(SpinLock, TryLockFailsWhileHeld) {
 TEST(SpinLock, AWaiterYieldsTheCpuInTheEnd) {
   static std::atomic<bool> yielded;
   yielded = false;
-  spin_yield = [] { yielded = true, sched_yield(); };
+  spin_yield = [](unsigned n) { yielded = n > 1, sched_yield(); };
   SpinLock lock;
   bool entered = false;
   lock.lock();

@@ -327,7 +327,10 @@ unsigned Device::poll(engine::CompletionQueue& cq, unsigned n, engine::Cqe* out)
   if (dead()) return 0;  // the parent's; another thread may have held the CQ's lock at the fork
   const unsigned got = take(cq, n, out);
   if (got != 0 && ++successes % polls_per_turn != 0) return got;
-  if (!impl_->lock.try_lock()) return got;
+  if (!impl_->lock.try_lock()) {
+    if (got == 0) impl_->lock.failed_to_poll();
+    return got != 0 ? got : take(cq, n, out);
+  }
   impl_->turn(Impl::Who::caller, Impl::Receive::some, got == 0 ? &cq : nullptr);
   impl_->finish(Impl::Who::caller);
   return got != 0 ? got : take(cq, n, out);

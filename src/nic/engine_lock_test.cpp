@@ -43,6 +43,58 @@ TEST(EngineLock, ControlCallsAreNotStarvedByTryers) {
   EXPECT_GE(before, rounds);
 }
 
+// A holder that lost its CPU must get it back from those who poll meanwhile.
+TEST(EngineLock, APollerStepsAsideForAHolderThatDoesNotLetGo) {
+  EngineLock lock;
+  lock.lock();
+  // This thread is the holder, and runs only because the poller sleeps now and then.
+  std::thread poller([&] {
+    while (!lock.failed_to_poll()) {
+    }
+  });
+  poller.join();
+  lock.unlock();
+  EXPECT_TRUE(lock.try_lock());
+}
+
+TEST(EngineLock, APollerIsPatientWithHoldersThatLetGo) {
+  EngineLock lock;
+  const Instant end = clock_now() + 10 * EngineLock::patience;
+  while (clock_now() < end) {
+    ASSERT_TRUE(lock.try_lock());
+    EXPECT_FALSE(lock.failed_to_poll());  // the first failure with each holder
+    lock.unlock();
+  }
+}
+
+TEST(EngineLock, WhoeverLetsGoWakesThoseWhoStoodAside) {
+  EngineLock lock;
+  std::atomic<bool> done{false};
+  std::atomic<long> slept{0};
+  long entered = 0;  // guarded by lock
+  std::vector<std::thread> pollers;
+  for (int i = 0; i < 8; ++i)
+    pollers.emplace_back([&] {
+      while (!done.load()) {
+        if (lock.try_lock()) {
+          ++entered;
+          lock.unlock();
+        } else if (lock.failed_to_poll()) {
+          ++slept;
+        }
+      }
+    });
+  while (slept.load() < 100) {
+    lock.lock();
+    const long before = slept.load();
+    while (slept.load() == before) std::this_thread::yield();  // all stand aside, or will
+    lock.unlock();
+  }
+  done = true;
+  for (auto& t : pollers) t.join();
+  EXPECT_GT(entered, 0);
+}
+
 TEST(EngineLock, NoDoorbellIsLost) {
   // The protocol of Device::doorbell, with a counter for the doorbell list.
   EngineLock lock;

@@ -23,6 +23,7 @@
 #include "nic/stats.hpp"
 #include "port/ethernet_port.hpp"
 #include "port/udp_port.hpp"
+#include "port/uncancelled.hpp"
 
 namespace adverb::nic {
 
@@ -128,10 +129,21 @@ engine::EngineConfig make_engine_config(const DeviceInfo& info, unsigned slot,
   return config;
 }
 
+// For a thread that waits for a SpinLock.  Schedulers before Linux 6.18 let one that yields go on
+// before a holder that has used up its share; a thread that sleeps is not in the way.
+void yield_cpu(unsigned n) {
+  constexpr unsigned yields = 8;
+  constexpr timespec nap{.tv_sec = 0, .tv_nsec = 50'000};
+  if (n <= yields)
+    sched_yield();
+  else
+    port::uncancelled::nanosleep(nap);
+}
+
 }  // namespace
 
 Registry::Registry() {
-  spin_yield.store([] { sched_yield(); });
+  spin_yield.store(yield_cpu);
   assert_hook = print_assertion;
   pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
   std::atexit(at_exit);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cstddef>
+#include <ctime>
 
 namespace adverb::port::uncancelled {
 
@@ -26,6 +27,11 @@ inline ssize_t recvmsg(int fd, msghdr* m, int flags) {
 
 inline ssize_t write(int fd, const void* data, std::size_t size) {
   return ::syscall(SYS_write, fd, data, size);
+}
+
+// Ends early when a signal comes.
+inline int nanosleep(const timespec& time) {
+  return static_cast<int>(::syscall(SYS_nanosleep, &time, nullptr));
 }
 
 }  // namespace adverb::port::uncancelled
