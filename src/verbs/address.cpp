@@ -32,6 +32,11 @@ bool find_source(const nic::DeviceInfo& info, engine::AddressVector& av) {
   return false;
 }
 
+// Of ibv_rate; 1 stands for nothing.
+bool is_rate(unsigned rate) {
+  return rate == IBV_RATE_MAX || (rate >= IBV_RATE_2_5_GBPS && rate <= IBV_RATE_1200_GBPS);
+}
+
 }  // namespace
 
 int make_address(const Context& context, const ibv_ah_attr& a, const char* who,
@@ -42,6 +47,8 @@ int make_address(const Context& context, const ibv_ah_attr& a, const char* who,
   if (!a.is_global)
     return refuse(EINVAL, "{}: address handle without GRH: on RoCE add a GID index (e.g. -g 0)",
                   who);
+  if (!is_rate(a.static_rate))
+    return refuse(EINVAL, "{}: static_rate {} is no ibv_rate", who, a.static_rate);
   if (a.grh.sgid_index >= nic::gid_table_length)
     return refuse(EINVAL, "{}: GID index {} of {} is outside the table", who, a.grh.sgid_index,
                   info.name);

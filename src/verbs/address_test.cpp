@@ -103,6 +103,20 @@ TEST_F(Address, NeedsAGidTableEntry) {
   }
 }
 
+TEST_F(Address, HasARateThatThereIs) {
+  ibv_ah_attr a = own_address();
+  for (const std::uint8_t rate : {1, IBV_RATE_1200_GBPS + 1, 255}) {
+    a.static_rate = rate;
+    EXPECT_EQ(error_of_ah(a), EINVAL) << unsigned{rate};
+  }
+  for (const std::uint8_t rate : {IBV_RATE_MAX, IBV_RATE_2_5_GBPS, IBV_RATE_1200_GBPS}) {
+    a.static_rate = rate;
+    ibv_ah* ah = ibv_create_ah(pd, &a);
+    ASSERT_TRUE(ah) << unsigned{rate};
+    EXPECT_EQ(ibv_destroy_ah(ah), 0);
+  }
+}
+
 TEST_F(Address, IsOfOneFamilyWithItsSource) {
   ibv_ah_attr a = own_address();
   a.grh.dgid = {};

@@ -45,6 +45,56 @@ TEST_F(ModifyQp, RefusesWhatNoNicHasWithTheKernelsErrno) {
   EXPECT_EQ(query().qp_state, IBV_QPS_INIT);
 }
 
+// What is no value of its kind.
+TEST_F(ModifyQp, RefusesValuesThatStandForNothing) {
+  using Attr = ibv_qp_attr;
+  for (const int mtu : {0, 6})
+    EXPECT_EQ(to_rtr_with([mtu](Attr& a, int&) { a.path_mtu = static_cast<ibv_mtu>(mtu); }), EINVAL)
+        << mtu;
+  EXPECT_EQ(to_rtr_with([](Attr& a, int& mask) {
+              a.cur_qp_state = IBV_QPS_UNKNOWN;
+              mask |= IBV_QP_CUR_STATE;
+            }),
+            EINVAL);
+  EXPECT_EQ(to_rtr_with([](Attr& a, int&) { a.qp_state = IBV_QPS_UNKNOWN; }), EINVAL);
+  EXPECT_EQ(to_rtr_with([](Attr& a, int&) { a.min_rnr_timer = 32; }), EINVAL);
+  EXPECT_EQ(to_rtr_with([](Attr& a, int& mask) { a.pkey_index = 1, mask |= IBV_QP_PKEY_INDEX; }),
+            EINVAL);
+  EXPECT_EQ(to_rtr_with([](Attr&, int& mask) { mask |= IBV_QP_RATE_LIMIT; }), EINVAL);
+  for (const std::uint8_t rate : {1, 25, 255})
+    EXPECT_EQ(to_rtr_with([rate](Attr& a, int&) { a.ah_attr.static_rate = rate; }), EINVAL)
+        << unsigned{rate};
+  EXPECT_EQ(query().qp_state, IBV_QPS_INIT);
+}
+
+TEST_F(ModifyQp, RefusesCodesOfRtsThatStandForNothing) {
+  ASSERT_EQ(to_rtr_with([](auto&, int&) {}), 0);
+  const auto to_rts_with = [&](auto change) {
+    ibv_qp_attr a{};
+    a.qp_state = IBV_QPS_RTS;
+    change(a);
+    return ibv_modify_qp(qp, &a,
+                         IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+                             IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_PATH_MIG_STATE);
+  };
+  for (const int state : {3, 256})
+    EXPECT_EQ(
+        to_rts_with([state](auto& a) { a.path_mig_state = static_cast<ibv_mig_state>(state); }),
+        EINVAL)
+        << state;
+  EXPECT_EQ(to_rts_with([](auto& a) { a.timeout = 32; }), EINVAL);
+  EXPECT_EQ(to_rts_with([](auto& a) { a.retry_cnt = 8; }), EINVAL);
+  EXPECT_EQ(to_rts_with([](auto& a) { a.rnr_retry = 8; }), EINVAL);
+  EXPECT_EQ(query().qp_state, IBV_QPS_RTR);
+  ASSERT_EQ(to_rts_with([](auto& a) {
+              a.timeout = 31;
+              a.retry_cnt = a.rnr_retry = 7;
+              a.path_mig_state = IBV_MIG_ARMED;
+            }),
+            0);
+  EXPECT_EQ(query().path_mig_state, IBV_MIG_ARMED);
+}
+
 // A program that gives no port works nowhere else.
 TEST_F(ModifyQp, TheAddressNamesThePort) {
   for (const std::uint8_t port : {0, 2})

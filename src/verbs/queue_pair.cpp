@@ -306,6 +306,9 @@ int check_device_attributes(const Qp& qp, const ibv_qp_attr& a, unsigned mask) {
   if (mask & IBV_QP_PATH_MTU && (a.path_mtu < IBV_MTU_256 || a.path_mtu > IBV_MTU_4096))
     return refuse(EINVAL, "modify_qp qp {:#x}: path_mtu {} is no ibv_mtu", n,
                   static_cast<unsigned>(a.path_mtu));
+  if (mask & IBV_QP_PATH_MIG_STATE && static_cast<unsigned>(a.path_mig_state) > IBV_MIG_ARMED)
+    return refuse(EINVAL, "modify_qp qp {:#x}: path_mig_state {} is no ibv_mig_state", n,
+                  static_cast<unsigned>(a.path_mig_state));
   if (mask & IBV_QP_MAX_QP_RD_ATOMIC && a.max_rd_atomic > limit(Limit::max_qp_init_rd_atom))
     return refuse(EINVAL, "modify_qp qp {:#x}: max_rd_atomic {} > max_qp_init_rd_atom {}", n,
                   a.max_rd_atomic, limit(Limit::max_qp_init_rd_atom));
