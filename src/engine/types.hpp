@@ -133,6 +133,9 @@ struct AddressVector {
   std::uint32_t flow_label{};
   std::uint8_t sgid_index{}, hop_limit{64}, traffic_class{}, sl{};
   std::array<std::uint8_t, 6> dmac{};  // RoCE v1: the next hop's Ethernet address
+  // As ibv_rate numbers it, to be told when asked.  The engine does not pace by it: it sends at the
+  // port's rate.
+  std::uint8_t static_rate{};
   friend bool operator==(const AddressVector&, const AddressVector&) = default;
 };
 

@@ -76,6 +76,7 @@ int make_address(const Context& context, const ibv_ah_attr& a, const char* who,
   out.hop_limit = a.grh.hop_limit;
   out.traffic_class = a.grh.traffic_class;
   out.sl = a.sl;
+  out.static_rate = a.static_rate;
   return 0;
 }
 
@@ -87,6 +88,7 @@ void fill_ah_attr(const engine::AddressVector& av, ibv_ah_attr& a) {
   a.grh.hop_limit = av.hop_limit;
   a.grh.traffic_class = av.traffic_class;
   a.sl = av.sl;
+  a.static_rate = av.static_rate;
   a.is_global = 1;
   a.port_num = 1;
 }

@@ -124,6 +124,17 @@ TEST_F(ModifyQp, QueryHasNoAddressBeforeOneIsGiven) {
   EXPECT_EQ(std::memcmp(&a.ah_attr, &none, sizeof none), 0);
 }
 
+TEST_F(ModifyQp, QueryTellsTheStaticRateUntilReset) {
+  for (const std::uint8_t rate : {IBV_RATE_MAX, IBV_RATE_25_GBPS, IBV_RATE_1200_GBPS}) {
+    ASSERT_EQ(to_rtr_with([rate](auto& a, int&) { a.ah_attr.static_rate = rate; }), 0);
+    EXPECT_EQ(query().ah_attr.static_rate, rate);
+    ibv_qp_attr a{};
+    ASSERT_EQ(ibv_modify_qp(qp, &a, IBV_QP_STATE), 0);
+    EXPECT_EQ(query().ah_attr.static_rate, 0);
+    ASSERT_EQ(to_init(qp), 0);
+  }
+}
+
 TEST_F(ModifyQp, QueryTellsTheRemoteRights) {
   ibv_qp_attr a{};
   a.qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_MW_BIND;
