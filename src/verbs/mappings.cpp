@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <fstream>
+#include <string>
 
 namespace adverb::verbs {
 namespace {
@@ -111,6 +113,28 @@ int check_mapped(const void* address, std::size_t length, bool write) {
     at = m.end;
   }
   return at < end ? EFAULT : 0;
+}
+
+// proc_pid_smaps(5): a line as in maps begins a mapping, "Key: value" lines follow, of which
+// VmFlags is the last.
+bool on_ordinary_pages(const void* address) {
+  const auto at = reinterpret_cast<std::uintptr_t>(address);
+  constexpr const char* transparent[] = {"AnonHugePages: %lu", "ShmemPmdMapped: %lu",
+                                         "FilePmdMapped: %lu"};
+  std::ifstream smaps("/proc/self/smaps");
+  bool found = false;
+  for (std::string line; std::getline(smaps, line);) {
+    unsigned long begin = 0, end = 0, kilobytes = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2) {
+      if (at < begin) return false;
+      found = at < end;
+    }
+    if (!found) continue;
+    for (const char* key : transparent)
+      if (std::sscanf(line.c_str(), key, &kilobytes) == 1 && kilobytes) return false;
+    if (line.starts_with("VmFlags:")) return line.find(" ht") == std::string::npos;
+  }
+  return false;
 }
 
 std::optional<FileRange> shared_file_at(pid_t process, std::uint64_t address,

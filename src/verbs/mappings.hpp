@@ -14,6 +14,10 @@ namespace adverb::verbs {
 // range goes past the end of the address space.
 int check_mapped(const void* address, std::size_t length, bool write);
 
+// The address is mapped, and by no mapping that has huge pages, be they of hugetlbfs or
+// transparent. False as well where nobody tells (no /proc).
+bool on_ordinary_pages(const void* address);
+
 // Bytes of a file (or of anonymous shared memory, which is a file to the kernel).
 struct FileRange {
   std::uint64_t device{}, inode{};  // as /proc/PID/maps numbers them

@@ -141,6 +141,14 @@ ibv_mr* reg_implicit(Pd& pd, std::uint64_t iova, unsigned access) {
                 nullptr, SIZE_MAX, nullptr);
 }
 
+// A region that is to consist of huge pages cannot begin with ordinary ones: 0 or EINVAL, as mlx5
+// says when it looks at the pages that are there.  What is mapped later may be huge.
+int check_huge(const void* address, unsigned access) {
+  constexpr unsigned both = IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB;
+  if ((access & both) != both || !on_ordinary_pages(address)) return 0;
+  return refuse(EINVAL, "reg_mr: HUGETLB, but {} is mapped with ordinary pages", fmt::ptr(address));
+}
+
 // NICs translate whole pages: an address is at the same place of its page to the NIC as to the
 // process, and a region has pages (uverbs and mlx5 refuse the others).  0 or EINVAL.
 int check_pages(std::uint64_t address, std::size_t length, std::uint64_t iova) {
@@ -168,6 +176,7 @@ ibv_mr* reg_mr(ibv_pd* p, void* address, std::size_t length, std::uint64_t iova,
     return errno = error, nullptr;
   if (iova + length < iova)
     return fail(EINVAL, "reg_mr: {} bytes at {:#x} go past the end", length, iova);
+  if (const int error = check_huge(address, access)) return errno = error, nullptr;
   if (const int error = on_demand ? 0 : check_mapped(address, length, write)) {
     return fail(error, "reg_mr: {} bytes at {} are not {}", length, address,
                 write ? "mapped for writing" : "mapped");
@@ -314,6 +323,9 @@ int rereg_mr(ibv_mr* m, int flags, ibv_pd* new_pd, void* address, std::size_t le
   if (!change(*mr, flags, new_pd, address, length, access, changed))
     return errno = refuse(EINVAL, "rereg_mr: this region cannot be changed so"),
            IBV_REREG_MR_ERR_INPUT;
+  if (flags & (IBV_REREG_MR_CHANGE_ACCESS | IBV_REREG_MR_CHANGE_TRANSLATION))
+    if (const int error = check_huge(changed.base, changed.access))
+      return errno = error, IBV_REREG_MR_ERR_CMD;
   const bool on_demand = changed.access & IBV_ACCESS_ON_DEMAND;
   const bool write = changed.access & IBV_ACCESS_LOCAL_WRITE;
   int error = on_demand ? 0 : check_mapped(changed.base, changed.length, write);

@@ -134,6 +134,46 @@ TEST_F(Paging, ImplicitRegionHasRightsAndLimits) {
   EXPECT_EQ(ibv_dereg_mr(mr), 0);
 }
 
+// Regions touch no page when they are made, so that huge pages need not be there, only their
+// mapping.
+TEST_F(Paging, HugePagesAreAskedOfHugeMappings) {
+  constexpr int huge = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB;
+  constexpr std::size_t bytes = 2 << 20;
+  void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED) GTEST_SKIP() << "no huge mappings here: " << std::strerror(errno);
+  char* p = static_cast<char*>(mapped);
+  ibv_mr* inside = ibv_reg_mr(pd, p + 3 * page, page, huge);
+  EXPECT_TRUE(inside) << std::strerror(errno);
+  ibv_mr* mr = ibv_reg_mr(pd, p, bytes, huge);
+  ASSERT_TRUE(mr) << std::strerror(errno);
+  char* ordinary = map_apart(page);
+  EXPECT_EQ(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, nullptr, ordinary, page, 0),
+            IBV_REREG_MR_ERR_CMD);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(mr->addr, p);
+  for (ibv_mr* each : {inside, mr}) EXPECT_EQ(ibv_dereg_mr(each), 0);
+  munmap(ordinary, page);
+  munmap(mapped, bytes);
+}
+
+TEST_F(Paging, HugePagesAreNotTakenForGrantedOnOrdinaryOnes) {
+  constexpr int huge = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB;
+  char* p = map_apart(2 * page);
+  EXPECT_EQ(error_of(ibv_reg_mr(pd, p, page, huge)), EINVAL);
+  EXPECT_EQ(error_of(ibv_reg_mr(pd, p + page + 5, 8, huge)), EINVAL);
+  ibv_mr* without = ibv_reg_mr(pd, p, page, huge & ~IBV_ACCESS_HUGETLB);
+  ibv_mr* pinned = ibv_reg_mr(pd, p, page, huge & ~IBV_ACCESS_ON_DEMAND);
+  ASSERT_TRUE(without && pinned);
+  EXPECT_EQ(ibv_rereg_mr(without, IBV_REREG_MR_CHANGE_ACCESS, nullptr, nullptr, 0, huge),
+            IBV_REREG_MR_ERR_CMD);
+  EXPECT_EQ(errno, EINVAL);
+  ASSERT_EQ(munmap(p, 2 * page), 0);
+  ibv_mr* later = ibv_reg_mr(pd, p, page, huge);  // what is mapped later may be huge
+  ASSERT_TRUE(later) << std::strerror(errno);
+  for (ibv_mr* each : {without, pinned, later}) EXPECT_EQ(ibv_dereg_mr(each), 0);
+}
+
 TEST_F(Paging, PrefetchFaultsThePagesIn) {
   char* p = map(8);
   ibv_mr* mr = ibv_reg_mr(pd, p, 8 * page, all | IBV_ACCESS_ON_DEMAND);
