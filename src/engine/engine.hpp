@@ -157,6 +157,9 @@ class Engine {
   // had found what the event tells: errors move queue pairs to ERROR.  Port and device events are
   // the nic's.
   void inject(AsyncEvent, QueuePair&, CompletionQueue*);
+  // WQ_FATAL for the work queue of that number, or for all that are not in RESET: they are in ERROR
+  // then.
+  void inject_wq_fatal(std::optional<Qpn> only = {});
   // Calls f(QueuePair&) for each queue pair; f may change states, but not destroy.
   template <class F>
   void for_each_qp(F&& f) {
@@ -248,6 +251,7 @@ class Engine {
   void flush_receives(QueuePair&);
   void reset(QueuePair&);
   void to_error(ReceiveWorkQueue&, bool raise_event);
+  void raise_fatal(ReceiveWorkQueue&);
   void reset(ReceiveWorkQueue&);
   void check_drained(QueuePair&);
   bool is_local(const Gid&) const;

@@ -78,9 +78,20 @@ void Engine::reset(ReceiveWorkQueue& wq) {
 void Engine::to_error(ReceiveWorkQueue& wq, bool raise_event) {
   if (wq.state.load(std::memory_order_relaxed) != WqState::ready) return;
   wq.state.store(WqState::error, std::memory_order_seq_cst);
-  if (raise_event && !std::exchange(wq.listed, true))
-    wq.next_event = std::exchange(wq_events_, &wq);
+  if (raise_event) raise_fatal(wq);
   flush(wq);
+}
+
+void Engine::raise_fatal(ReceiveWorkQueue& wq) {
+  if (!std::exchange(wq.listed, true)) wq.next_event = std::exchange(wq_events_, &wq);
+}
+
+void Engine::inject_wq_fatal(std::optional<Qpn> only) {
+  for (auto& wq : wqs_) {
+    if (only && wq->number != *only) continue;
+    if (wq->state.load(std::memory_order_relaxed) == WqState::error) raise_fatal(*wq);
+    to_error(*wq, true);
+  }
 }
 
 void Engine::flush(ReceiveWorkQueue& wq) {

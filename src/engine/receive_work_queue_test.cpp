@@ -135,6 +135,20 @@ TEST_F(WorkQueues, WhatIsNotReadyTakesNothing) {
   EXPECT_TRUE(cq->empty());
 }
 
+TEST_F(WorkQueues, AnInjectedFailureMovesToErrorAndFlushes) {
+  ReceiveWorkQueue *wq = make_ready(), *other = make_ready(), *unused = make();
+  ASSERT_TRUE(post(*wq));
+  engine.inject_wq_fatal(wq->number);
+  EXPECT_EQ(poll().status, WcStatus::wr_flush_err);
+  EXPECT_EQ(wq->state.load(), WqState::error);
+  EXPECT_EQ(other->state.load(), WqState::ready);
+  EXPECT_EQ(events(), "w");
+  engine.inject_wq_fatal();
+  EXPECT_EQ(other->state.load(), WqState::error);
+  EXPECT_EQ(unused->state.load(), WqState::reset);
+  EXPECT_EQ(events(), "ww") << "in ERROR: the event";
+}
+
 TEST_F(WorkQueues, ALongFrameFailsTheQueue) {
   ReceiveWorkQueue* wq = make_ready();
   spread(engine.create_table({wq}));

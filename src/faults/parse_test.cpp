@@ -193,6 +193,7 @@ TEST(Explain, SaysWhatARuleDoes) {
       {"fail poll_cq EIO nth 2", "fail ibv_poll_cq with EIO (5): of its calls, the 2nd one"},
       {"event QP_FATAL qp UD at 10ms",
        "raise IBV_EVENT_QP_FATAL: UD packets, 10ms since the device was opened"},
+      {"event WQ_FATAL at 10ms", "raise IBV_EVENT_WQ_FATAL, 10ms since the device was opened"},
       {"event GID_CHANGE rx SEND nth 1",
        "raise IBV_EVENT_GID_CHANGE, by received SEND packets, the 1st one"},
       {"port down 500ms tx after 100 first 1",

@@ -60,6 +60,7 @@ constexpr auto event_words = std::to_array<Word>({
     {"QP_LAST_WQE_REACHED", 16},
     {"CLIENT_REREGISTER", 17},
     {"GID_CHANGE", 18},
+    {"WQ_FATAL", 19},
 });
 
 constexpr auto nak_words = std::to_array<Word>({

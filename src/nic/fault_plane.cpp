@@ -49,6 +49,8 @@ bool FaultPlane::raise_at_device(AsyncEvent event) {
 void FaultPlane::raise(unsigned number, Qpn qpn, bool receiving) {
   const auto event = static_cast<AsyncEvent>(number);
   if (raise_at_device(event)) return;
+  // Work queues take Ethernet frames, which rules do not see: packets of others bring it about.
+  if (event == AsyncEvent::wq_fatal) return device_.engine->inject_wq_fatal();
   if (QueuePair* q = device_.engine->find(qpn))
     device_.engine->inject(event, *q, receiving ? q->recv_cq : q->send_cq);
 }
@@ -56,6 +58,10 @@ void FaultPlane::raise(unsigned number, Qpn qpn, bool receiving) {
 void FaultPlane::raise_timed(const faults::TimedAction& action) {
   const auto event = static_cast<AsyncEvent>(action.event);
   if (raise_at_device(event)) return;
+  if (event == AsyncEvent::wq_fatal) {
+    if (!action.transport) device_.engine->inject_wq_fatal(action.qp);
+    return;
+  }
   device_.engine->for_each_qp([&](QueuePair& q) {
     if (action.qp && q.qpn != *action.qp) return;
     if (action.transport && engine::transport_of(q.type) != *action.transport) return;

@@ -332,6 +332,34 @@ TEST_F(ReceiveScaling, AFailureIsToldByAnEvent) {
   EXPECT_EQ(ibv_destroy_wq(wq), 0);
 }
 
+TEST_F(ReceiveScaling, AFaultRuleFailsWorkQueues) {
+  if (!run_alone({"ADVERB_FAULT=event WQ_FATAL tx SEND nth 1"})) return;
+  if (!permitted) return;
+  ibv_wq *wq = make_ready(), *unused = make_wq();
+  ASSERT_EQ(post(wq, 1), 0);
+  ibv_qp* qp = make_connected();
+  ASSERT_EQ(post_receive(qp, 2), 0);
+  ASSERT_EQ(post_send(qp, 3, nullptr), 0);
+  for (const ibv_wc& wc : completions(2)) EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+  ibv_async_event event;
+  ASSERT_EQ(ibv_get_async_event(context, &event), 0);
+  EXPECT_EQ(event.event_type, IBV_EVENT_WQ_FATAL);
+  EXPECT_EQ(event.element.wq, wq);
+  ibv_ack_async_event(&event);
+  const ibv_wc flushed = received();
+  EXPECT_EQ(flushed.status, IBV_WC_WR_FLUSH_ERR);
+  EXPECT_EQ(flushed.wr_id, 1u);
+  ibv_wq_attr in_error{.attr_mask = IBV_WQ_ATTR_CURR_STATE,
+                       .wq_state = {},
+                       .curr_wq_state = IBV_WQS_ERR,
+                       .flags = 0,
+                       .flags_mask = 0};
+  EXPECT_EQ(ibv_modify_wq(wq, &in_error), 0);
+  EXPECT_EQ(to(unused, IBV_WQS_RDY), 0);
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
+  for (ibv_wq* w : {wq, unused}) EXPECT_EQ(ibv_destroy_wq(w), 0);
+}
+
 TEST_F(ReceiveScaling, QueuePairsThatAreRefused) {
   if (!permitted) return;
   ibv_wq* wq = make_wq();
