@@ -5,9 +5,11 @@
 //   fault_client atomics N     FETCH_ADD +1, N times, four at once: the counter, and what came back
 //   fault_client write|send N  N messages of 3000 bytes, one after the other: data and statuses
 //   fault_client time          one WRITE with timeout 10 and retry_cnt 3: its status and how long
-//   fault_client calls         every verb once; those that fail are told and called again
+//   fault_client calls         every verb once; those that fail are told and called again (needs
+//                              CAP_NET_RAW)
 //   fault_client events MS     asynchronous events of that time
 //   fault_client fork          what `send 1` does, in two forked children at once
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -178,6 +180,21 @@ int one_in_time() {
   return exit_good;
 }
 
+// Null without CAP_NET_RAW.
+ibv_wq* make_wq(const Pair& p) {
+  ibv_wq_init_attr init{};
+  init.wq_type = IBV_WQT_RQ;
+  init.max_wr = 4, init.max_sge = 1;
+  init.pd = p.nic.pd, init.cq = p.cq;
+  return ibv_create_wq(p.nic.context, &init);
+}
+int to_ready(ibv_wq* wq) {
+  ibv_wq_attr ready{};
+  ready.attr_mask = IBV_WQ_ATTR_STATE;
+  ready.wq_state = IBV_WQS_RDY;
+  return ibv_modify_wq(wq, &ready);
+}
+
 // --- every verb once
 
 // Tells a failure, and that a second call succeeds.
@@ -326,6 +343,112 @@ void window_calls(ibv_pd* pd, ibv_qp* qp) {
   number("dealloc_mw", [&] { return ibv_dealloc_mw(mw); });
 }
 
+void event_calls(const Nic& nic) {
+  ibv_comp_channel* channel = need(ibv_create_comp_channel(nic.context), "ibv_create_comp_channel");
+  ibv_cq* cq = need(ibv_create_cq(nic.context, 4, nullptr, channel, 0), "ibv_create_cq");
+  need_zero(ibv_req_notify_cq(cq, 0), "ibv_req_notify_cq");
+  ibv_qp_init_attr init{};
+  init.send_cq = init.recv_cq = cq;
+  init.cap = {1, 1, 1, 1, 0};
+  init.qp_type = IBV_QPT_RC;
+  ibv_qp* qp = need(ibv_create_qp(nic.pd, &init), "ibv_create_qp");
+  to_init(qp);
+  ibv_recv_wr recv{}, *bad = nullptr;
+  need_zero(ibv_post_recv(qp, &recv, &bad), "ibv_post_recv");
+  ibv_qp_attr error{};
+  error.qp_state = IBV_QPS_ERR;  // flushes the receive
+  need_zero(ibv_modify_qp(qp, &error, IBV_QP_STATE), "ibv_modify_qp");
+  ibv_cq* of = nullptr;
+  void* user = nullptr;
+  number("get_cq_event", [&] { return ibv_get_cq_event(channel, &of, &user); });
+  ibv_ack_cq_events(of, 1);
+  number("destroy_qp", [&] { return ibv_destroy_qp(qp); });
+  number("destroy_cq", [&] { return ibv_destroy_cq(cq); });
+  number("destroy_comp_channel", [&] { return ibv_destroy_comp_channel(channel); });
+}
+
+void group_calls(const Pair& p) {
+  ibv_qp_init_attr init{};
+  init.send_cq = init.recv_cq = p.cq;
+  init.cap = {1, 1, 1, 1, 0};
+  init.qp_type = IBV_QPT_UD;
+  ibv_qp* qp = need(ibv_create_qp(p.nic.pd, &init), "ibv_create_qp");
+  ibv_gid group{};
+  group.raw[10] = group.raw[11] = 0xff;
+  group.raw[12] = 239, group.raw[15] = 1;  // 239.0.0.1
+  number("attach_mcast", [&] { return ibv_attach_mcast(qp, &group, 0); });
+  number("detach_mcast", [&] { return ibv_detach_mcast(qp, &group, 0); });
+  number("destroy_qp", [&] { return ibv_destroy_qp(qp); });
+}
+
+void xrc_calls(const Nic& nic) {
+  ibv_xrcd_init_attr attr{};
+  attr.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+  attr.fd = -1, attr.oflags = O_CREAT;
+  ibv_xrcd* xrcd = pointer("open_xrcd", [&] { return ibv_open_xrcd(nic.context, &attr); });
+  ibv_qp_init_attr_ex init{};
+  init.qp_type = IBV_QPT_XRC_RECV;
+  init.comp_mask = IBV_QP_INIT_ATTR_XRCD;
+  init.xrcd = xrcd;
+  ibv_qp* target = need(ibv_create_qp_ex(nic.context, &init), "ibv_create_qp_ex");
+  ibv_qp_open_attr open{};
+  open.comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
+  open.qp_num = target->qp_num;
+  open.xrcd = xrcd;
+  open.qp_type = IBV_QPT_XRC_RECV;
+  ibv_qp* same = pointer("open_qp", [&] { return ibv_open_qp(nic.context, &open); });
+  for (ibv_qp* qp : {same, target}) number("destroy_qp", [&] { return ibv_destroy_qp(qp); });
+  number("close_xrcd", [&] { return ibv_close_xrcd(xrcd); });
+}
+
+// A rule for one Ethernet address.
+void flow_calls(ibv_qp* qp) {
+  struct {
+    ibv_flow_attr attr;
+    ibv_flow_spec_eth eth;
+  } rule{};
+  rule.attr.type = IBV_FLOW_ATTR_NORMAL;
+  rule.attr.size = sizeof rule;
+  rule.attr.num_of_specs = 1;
+  rule.attr.port = 1;
+  rule.eth.type = IBV_FLOW_SPEC_ETH;
+  rule.eth.size = sizeof rule.eth;
+  rule.eth.val.dst_mac[0] = 2;
+  std::memset(rule.eth.mask.dst_mac, 0xff, sizeof rule.eth.mask.dst_mac);
+  ibv_flow* flow = pointer("create_flow", [&] { return ibv_create_flow(qp, &rule.attr); });
+  number("destroy_flow", [&] { return ibv_destroy_flow(flow); });
+}
+
+// Raw packets; needs CAP_NET_RAW.
+void raw_calls(const Pair& p) {
+  ibv_wq* wq = pointer("create_wq", [&] { return make_wq(p); });
+  number("modify_wq", [&] { return to_ready(wq); });
+  ibv_sge to = sge_of(p.b, 0, 2048);
+  ibv_recv_wr recv{}, *bad = nullptr;
+  recv.sg_list = &to, recv.num_sge = 1;
+  number("post_wq_recv", [&] {
+    const int e = ibv_post_wq_recv(wq, &recv, &bad);
+    if (e && bad != &recv) std::printf("post_wq_recv: bad_wr is wrong\n");
+    return e;
+  });
+  ibv_rwq_ind_table_init_attr entries{};
+  entries.ind_tbl = &wq;
+  ibv_rwq_ind_table* table = pointer(
+      "create_rwq_ind_table", [&] { return ibv_create_rwq_ind_table(p.nic.context, &entries); });
+  std::uint8_t key[40]{};
+  ibv_qp_init_attr_ex init{};
+  init.qp_type = IBV_QPT_RAW_PACKET;
+  init.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH;
+  init.pd = p.nic.pd;
+  init.rwq_ind_tbl = table;
+  init.rx_hash_conf = {IBV_RX_HASH_FUNC_TOEPLITZ, sizeof key, key, 0};
+  ibv_qp* qp = need(ibv_create_qp_ex(p.nic.context, &init), "ibv_create_qp_ex");
+  flow_calls(qp);
+  number("destroy_qp", [&] { return ibv_destroy_qp(qp); });
+  number("destroy_rwq_ind_table", [&] { return ibv_destroy_rwq_ind_table(table); });
+  number("destroy_wq", [&] { return ibv_destroy_wq(wq); });
+}
+
 int calls() {
   int n = 0;
   ibv_device** list = pointer("get_device_list", [&] { return ibv_get_device_list(&n); });
@@ -360,6 +483,10 @@ int calls() {
   domain_calls(p.nic.context, p.nic.pd);
   memory_calls(p.nic.context, p.nic.pd);
   window_calls(p.nic.pd, p.a.qp);
+  event_calls(p.nic);
+  group_calls(p);
+  xrc_calls(p.nic);
+  raw_calls(p);
   number("resize_cq", [&] { return ibv_resize_cq(cq, 8); });
   ibv_modify_cq_attr moderation{.attr_mask = IBV_CQ_ATTR_MODERATE, .moderate = {1, 1}};
   number("modify_cq", [&] { return ibv_modify_cq(cq, &moderation); });
@@ -380,6 +507,8 @@ int calls() {
 
 int events(int ms) {
   Pair p;
+  ibv_wq* wq = make_wq(p);
+  if (wq) need_zero(to_ready(wq), "ibv_modify_wq");
   const auto end = Clock::now() + std::chrono::milliseconds(ms);
   for (;;) {
     const auto left =
@@ -398,6 +527,7 @@ int events(int ms) {
       if (event.element.qp == p.a.qp) return "QP a";
       if (event.element.qp == p.b.qp) return "QP b";
       if (event.element.cq == p.cq) return "the CQ";
+      if (wq && event.element.wq == wq) return "the WQ";
       return event.element.port_num == 1 ? "port 1" : "?";
     };
     std::printf("%s of %s, port %s\n", ibv_event_type_str(event.event_type), whose(),
