@@ -132,6 +132,8 @@ class Engine {
   void add_store(TargetStore*);
   void forget_store(const TargetStore*);  // nothing of this process is in the domain any more
   ModifyResult modify_qp(Instant now, QueuePair&, const QpAttributes&, std::uint32_t mask);
+  // Whether modify_qp would take that now; changes nothing.
+  ModifyResult check_modify(const QueuePair&, const QpAttributes&, std::uint32_t mask) const;
   // Would a packet find its way?  The GIDs of both ends are there and of one address family.
   ModifyResult check_path(const AddressVector&) const;
   KeyTable& keys() { return keys_; }

@@ -273,6 +273,14 @@ ModifyResult Engine::modify_qp(Instant now, QueuePair& q, const QpAttributes& at
   TargetTurn turn(*this, q);
   if (!turn) return {{}, "another process has the target, or it is gone", 0, 0};
   mask &= ~attr_kernel_only;
+  const ModifyResult result = check_modify(q, attr, mask);
+  if (result.ok()) apply(now, q, attr, mask);
+  return result;
+}
+
+ModifyResult Engine::check_modify(const QueuePair& q, const QpAttributes& attr,
+                                  std::uint32_t mask) const {
+  mask &= ~attr_kernel_only;
   QpState from = q.state.load(std::memory_order_relaxed);
   QpState to = mask & attr_state ? attr.state : from;
   ModifyResult result;
@@ -283,10 +291,7 @@ ModifyResult Engine::modify_qp(Instant now, QueuePair& q, const QpAttributes& at
     return result;
   }
   result.transition = check_transition(q.type, from, to, mask);
-  if (!result.ok()) return result;
-  result = check_values(attr, mask);
-  if (result.ok()) apply(now, q, attr, mask);
-  return result;
+  return result.ok() ? check_values(attr, mask) : result;
 }
 
 ModifyResult Engine::check_values(const QpAttributes& a, std::uint32_t mask) const {

@@ -33,17 +33,45 @@ bool from_interface_id(const Gid& gid, Mac& out) {
   return true;
 }
 
-// A datagram to the discard port makes the kernel ask for the address.
-void make_kernel_ask(const DeviceInfo& info, const Gid& gid) {
+// A datagram to the discard port makes the kernel ask for the address.  False: it may not leave.
+bool make_kernel_ask(const Hop& hop) {
   constexpr std::uint16_t discard = 9;
-  const int s = ::socket(port::family_of(gid), SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (s < 0) return;
+  const int s = ::socket(port::family_of(hop.gid), SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (s < 0) return false;
   port::SocketAddress to;
-  const socklen_t length = port::to_address(gid, discard, info.ifindex, to);
-  if (::sendto(s, nullptr, 0, MSG_DONTWAIT, &to.any, length) < 0) {
-    // Then the table stays as it is, which is looked at next.
-  }
+  const socklen_t length = port::to_address(hop.gid, discard, hop.ifindex, to);
+  // Where that is refused the routes lead there by themselves.
+  port::set_option(s, SOL_SOCKET, SO_BINDTOIFINDEX, static_cast<int>(hop.ifindex));
+  const bool left = ::sendto(s, nullptr, 0, MSG_DONTWAIT, &to.any, length) >= 0;
   ::close(s);
+  return left;
+}
+
+// How long the kernel's RDMA core waits for an answer.
+constexpr auto patience = 1s;
+
+// Makes the kernel look for a neighbour that it does not know.  ETIMEDOUT if it finds nobody; 0 if
+// it does, with the address in `mac` if there is one, or if it cannot be said.
+int await_neighbour(const Hop& hop, std::optional<Mac>& mac) {
+  const auto end = std::chrono::steady_clock::now() + patience;
+  constexpr std::chrono::microseconds first_nap = 100us, longest_nap = 5ms;
+  for (auto nap = first_nap;; nap = std::min(2 * nap, longest_nap)) {
+    const std::optional<Neighbour> neighbour = find_neighbour(hop.ifindex, hop.gid);
+    if (!neighbour) return 0;
+    if (neighbour->known) return mac = neighbour->mac, 0;
+    if (nap == first_nap) {
+      const std::optional<Link> link = find_link(hop.ifindex);
+      if (!link || !link->asks) return 0;
+    }
+    if (std::chrono::steady_clock::now() >= end) return ETIMEDOUT;
+    // It may have given up since, from an earlier search.
+    if (!neighbour->sought && !make_kernel_ask(hop)) return 0;
+    std::this_thread::sleep_for(nap);
+  }
+}
+
+bool is_of_one_link(const Gid& gid) {
+  return gid.bytes[0] == 0xfe && (gid.bytes[1] & 0xc0) == 0x80;
 }
 
 }  // namespace
@@ -51,13 +79,11 @@ void make_kernel_ask(const DeviceInfo& info, const Gid& gid) {
 int resolve_mac(const DeviceInfo& info, const Gid& gid, Mac& out) {
   out = info.mac;
   if (info.loopback || of_this_host(gid) || from_interface_id(gid, out)) return 0;
-  const auto end = std::chrono::steady_clock::now() + 1s;
-  for (bool asked = false;; asked = true) {
-    if (const auto found = find_neighbour(info.ifindex, gid)) return out = *found, 0;
-    if (std::chrono::steady_clock::now() > end) return EHOSTUNREACH;
-    if (!asked) make_kernel_ask(info, gid);
-    std::this_thread::sleep_for(10ms);
-  }
+  std::optional<Mac> found;
+  await_neighbour({.ifindex = info.ifindex, .gid = gid, .neighbour = true}, found);
+  if (!found) return ETIMEDOUT;
+  out = *found;
+  return 0;
 }
 
 // Connecting a datagram socket looks the route up and sends nothing.
@@ -72,6 +98,15 @@ int route_error(const DeviceInfo& info, const Gid& from, const Gid& to) {
                            ::connect(s, &destination.any, length) < 0 && errno == ENETUNREACH;
   ::close(s);
   return unreachable ? ENETUNREACH : 0;
+}
+
+int neighbour_error(const DeviceInfo& info, const Gid& from, const Gid& to) {
+  if (info.loopback) return 0;
+  const bool on_this_link = is_of_one_link(from) || is_of_one_link(to);
+  const std::optional<Hop> hop = find_hop(from, to, on_this_link ? info.ifindex : 0);
+  if (!hop || !hop->neighbour) return 0;
+  std::optional<Mac> mac;
+  return await_neighbour(*hop, mac);
 }
 
 }  // namespace adverb::nic

@@ -13,6 +13,9 @@
 
 #include <cerrno>
 #include <cstring>
+#include <span>
+
+#include "port/address.hpp"
 
 namespace adverb::nic {
 namespace {
@@ -43,11 +46,18 @@ bool walk(const void* data, std::size_t size, const Handler& handler) {
   return true;
 }
 
-void dump(std::uint16_t type, const Handler& handler) {
+// For questions; -1 when the kernel has none.
+int open_asking() {
   const int s = open_socket(0, 0);
-  if (s < 0) return;
+  if (s < 0) return -1;
   const timeval limit{2, 0};  // a kernel that never answers must not hang the application
   ::setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  return s;
+}
+
+void dump(std::uint16_t type, const Handler& handler) {
+  const int s = open_asking();
+  if (s < 0) return;
   struct {
     nlmsghdr header;
     rtgenmsg body;
@@ -67,6 +77,56 @@ void dump(std::uint16_t type, const Handler& handler) {
   ::close(s);
 }
 
+// A question about one object: its kind's header, and what names the object.
+template <class Body>
+struct Request {
+  nlmsghdr header{};
+  Body body{};
+  std::array<char, 64> attributes{};
+
+  explicit Request(std::uint16_t type) {
+    header.nlmsg_len = NLMSG_LENGTH(sizeof body);
+    header.nlmsg_type = type;
+    header.nlmsg_flags = NLM_F_REQUEST;
+  }
+  void add(std::uint16_t type, std::span<const std::uint8_t> value) {
+    const std::size_t at = header.nlmsg_len - NLMSG_LENGTH(sizeof body);
+    const rtattr head{static_cast<unsigned short>(RTA_LENGTH(value.size())), type};
+    std::memcpy(attributes.data() + at, &head, sizeof head);
+    std::memcpy(attributes.data() + at + RTA_LENGTH(0), value.data(), value.size());
+    header.nlmsg_len += static_cast<std::uint32_t>(RTA_SPACE(value.size()));
+  }
+  void add(std::uint16_t type, std::uint32_t value) {
+    std::array<std::uint8_t, sizeof value> bytes;
+    std::memcpy(bytes.data(), &value, sizeof value);
+    add(type, bytes);
+  }
+};
+
+// 0 after `handler` has got the answer; the kernel's errno, or EIO when it does not answer.
+int ask(const nlmsghdr& request, const Handler& handler) {
+  const int s = open_asking();
+  if (s < 0) return EIO;
+  alignas(nlmsghdr) char buffer[8 << 10];
+  ssize_t n = -1;
+  if (::send(s, &request, request.nlmsg_len, 0) >= 0) {
+    do {
+      n = ::recv(s, buffer, sizeof buffer, 0);
+    } while (n < 0 && errno == EINTR);
+  }
+  ::close(s);
+  const auto* h = reinterpret_cast<const nlmsghdr*>(buffer);
+  if (n <= 0 || !NLMSG_OK(h, static_cast<unsigned>(n))) return EIO;
+  if (h->nlmsg_type != NLMSG_ERROR) return handler(*h), 0;
+  if (h->nlmsg_len < NLMSG_LENGTH(sizeof(nlmsgerr))) return EIO;
+  const int error = -static_cast<const nlmsgerr*>(NLMSG_DATA(h))->error;
+  return error ? error : EIO;
+}
+
+std::span<const std::uint8_t> address_in(const Gid& gid) {
+  return gid.is_v4() ? std::span(gid.bytes).subspan(12) : std::span(gid.bytes);
+}
+
 template <class F>
 void each_attribute(const rtattr* a, int left, F&& f) {
   for (; RTA_OK(a, left); a = RTA_NEXT(a, left)) f(*a);
@@ -79,6 +139,7 @@ Link parse_link(const nlmsghdr& h) {
   link.up = info->ifi_flags & IFF_UP;
   link.running = info->ifi_flags & IFF_RUNNING;
   link.loopback = info->ifi_flags & IFF_LOOPBACK;
+  link.asks = !(info->ifi_flags & (IFF_LOOPBACK | IFF_NOARP | IFF_POINTOPOINT));
   each_attribute(IFLA_RTA(info), static_cast<int>(IFLA_PAYLOAD(&h)), [&](const rtattr& a) {
     const void* data = RTA_DATA(&a);
     if (a.rta_type == IFLA_IFNAME) link.name = static_cast<const char*>(data);
@@ -101,6 +162,42 @@ Gid gid_of(int family, const void* address) {
   std::uint32_t v4;
   std::memcpy(&v4, address, 4);
   return Gid::from_v4(v4);
+}
+
+Hop parse_route(const nlmsghdr& h, const Gid& to, bool& wrapped) {
+  auto* route = static_cast<const rtmsg*>(NLMSG_DATA(&h));
+  Hop hop{0, to, route->rtm_type == RTN_UNICAST};
+  each_attribute(RTM_RTA(route), static_cast<int>(RTM_PAYLOAD(&h)), [&](const rtattr& a) {
+    const auto* data = static_cast<const std::uint8_t*>(RTA_DATA(&a));
+    const std::size_t size = RTA_PAYLOAD(&a);
+    if (a.rta_type == RTA_OIF && size == sizeof hop.ifindex)
+      std::memcpy(&hop.ifindex, data, sizeof hop.ifindex);
+    if (a.rta_type == RTA_GATEWAY && size == (route->rtm_family == AF_INET6 ? 16 : 4))
+      hop.gid = gid_of(route->rtm_family, data);
+    // A router of the other family: behind the family's number stands its address.
+    constexpr std::size_t number = sizeof(rtvia::rtvia_family);
+    if (a.rta_type == RTA_VIA && size == number + 16) hop.gid = gid_of(AF_INET6, data + number);
+    if (a.rta_type == RTA_ENCAP || a.rta_type == RTA_ENCAP_TYPE) wrapped = true;
+  });
+  return hop;
+}
+
+Neighbour parse_neighbour(const nlmsghdr& h) {
+  auto* n = static_cast<const ndmsg*>(NLMSG_DATA(&h));
+  constexpr unsigned known =
+      NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE | NUD_PERMANENT | NUD_NOARP;
+  Neighbour out;
+  out.known = n->ndm_state & known;
+  out.sought = n->ndm_state & NUD_INCOMPLETE;
+  const auto* first = reinterpret_cast<const rtattr*>(n + 1);
+  const auto left = static_cast<int>(h.nlmsg_len - NLMSG_LENGTH(sizeof *n));
+  each_attribute(first, left, [&](const rtattr& a) {
+    std::array<std::uint8_t, 6> mac;
+    if (!out.known || a.rta_type != NDA_LLADDR || RTA_PAYLOAD(&a) != mac.size()) return;
+    std::memcpy(mac.data(), RTA_DATA(&a), mac.size());
+    out.mac = mac;
+  });
+  return out;
 }
 
 // IFA_LOCAL is the interface's own address; IFA_ADDRESS is that of the peer on a point-to-point
@@ -146,31 +243,42 @@ std::vector<Address> dump_addresses() {
   return addresses;
 }
 
-std::optional<std::array<std::uint8_t, 6>> find_neighbour(unsigned ifindex, const Gid& gid) {
-  std::optional<std::array<std::uint8_t, 6>> found;
-  dump(RTM_GETNEIGH, [&](const nlmsghdr& h) {
-    if (h.nlmsg_type != RTM_NEWNEIGH) return;
-    auto* n = static_cast<const ndmsg*>(NLMSG_DATA(&h));
-    constexpr unsigned known =
-        NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE | NUD_PERMANENT | NUD_NOARP;
-    if (static_cast<unsigned>(n->ndm_ifindex) != ifindex || !(n->ndm_state & known)) return;
-    std::array<std::uint8_t, 6> mac{};
-    bool same = false, has_mac = false;
-    int left = static_cast<int>(h.nlmsg_len - NLMSG_LENGTH(sizeof *n));
-    for (auto* a = reinterpret_cast<const rtattr*>(n + 1); RTA_OK(a, left); a = RTA_NEXT(a, left)) {
-      if (a->rta_type == NDA_DST && n->ndm_family == AF_INET && RTA_PAYLOAD(a) == 4) {
-        std::uint32_t address;
-        std::memcpy(&address, RTA_DATA(a), 4);
-        same = Gid::from_v4(address) == gid;
-      } else if (a->rta_type == NDA_DST && RTA_PAYLOAD(a) == 16) {
-        same = std::memcmp(RTA_DATA(a), gid.bytes.data(), 16) == 0;
-      } else if (a->rta_type == NDA_LLADDR && RTA_PAYLOAD(a) == mac.size()) {
-        std::memcpy(mac.data(), RTA_DATA(a), mac.size());
-        has_mac = true;
-      }
-    }
-    if (same && has_mac) found = mac;
+std::optional<Link> find_link(unsigned ifindex) {
+  Request<ifinfomsg> request(RTM_GETLINK);
+  request.body.ifi_index = static_cast<int>(ifindex);
+  std::optional<Link> found;
+  ask(request.header, [&](const nlmsghdr& h) {
+    if (h.nlmsg_type == RTM_NEWLINK) found = parse_link(h);
   });
+  return found;
+}
+
+std::optional<Hop> find_hop(const Gid& from, const Gid& to, unsigned ifindex) {
+  Request<rtmsg> request(RTM_GETROUTE);
+  request.body.rtm_family = static_cast<unsigned char>(port::family_of(to));
+  request.body.rtm_src_len = request.body.rtm_dst_len = to.is_v4() ? 32 : 128;
+  request.add(RTA_SRC, address_in(from));
+  request.add(RTA_DST, address_in(to));
+  if (ifindex) request.add(RTA_OIF, ifindex);
+  Hop hop;
+  bool wrapped = false;
+  const int error = ask(request.header, [&](const nlmsghdr& h) {
+    if (h.nlmsg_type == RTM_NEWROUTE) hop = parse_route(h, to, wrapped);
+  });
+  if (error || wrapped || !hop.ifindex) return {};
+  return hop;
+}
+
+std::optional<Neighbour> find_neighbour(unsigned ifindex, const Gid& gid) {
+  Request<ndmsg> request(RTM_GETNEIGH);
+  request.body.ndm_family = static_cast<unsigned char>(port::family_of(gid));
+  request.body.ndm_ifindex = static_cast<int>(ifindex);
+  request.add(NDA_DST, address_in(gid));
+  std::optional<Neighbour> found;
+  const int error = ask(request.header, [&](const nlmsghdr& h) {
+    if (h.nlmsg_type == RTM_NEWNEIGH) found = parse_neighbour(h);
+  });
+  if (error == ENOENT) return Neighbour{};
   return found;
 }
 

@@ -62,21 +62,34 @@ int make_address(const Context& context, const ibv_ah_attr& a, const char* who,
                   who, a.grh.sgid_index, info.name, a.grh.sgid_index + 1);
   std::memcpy(out.dgid.bytes.data(), a.grh.dgid.raw, 16);
   out.sgid_index = a.grh.sgid_index;
-  if (v1 && !out.dgid.is_multicast() && !out.dgid.is_zero())
-    if (const int error = nic::resolve_mac(info, out.dgid, out.dmac))
-      return refuse(error, "{}: no Ethernet address is known for the peer's GID on {}", who,
-                    info.netdev);
   if (!v1 && out.dgid.is_multicast() && !find_source(info, out))
     return refuse(EINVAL, "{}: {} has no GID of the multicast group's address family", who,
                   info.name);
-  if (!v1 && !out.dgid.is_multicast() && !out.dgid.is_zero())
-    if (const int error = nic::route_error(info, info.gids[out.sgid_index], out.dgid))
-      return refuse(error, "{}: there is no route from {} to the peer's GID", who, info.netdev);
   out.flow_label = a.grh.flow_label & 0xfffff;
   out.hop_limit = a.grh.hop_limit;
   out.traffic_class = a.grh.traffic_class;
   out.sl = a.sl;
   out.static_rate = a.static_rate;
+  return 0;
+}
+
+int find_way(const Context& context, const char* who, engine::AddressVector& av) {
+  if (av.dgid.is_multicast() || av.dgid.is_zero()) return 0;
+  const nic::DeviceInfo info = context.info();
+  if (nic::is_roce_v1(av.sgid_index)) {
+    if (const int error = nic::resolve_mac(info, av.dgid, av.dmac))
+      return refuse(error, "{}: no Ethernet address is known for the peer's GID on {}", who,
+                    info.netdev);
+    return 0;
+  }
+  const Gid& from = info.gids[av.sgid_index];
+  if (const int error = nic::route_error(info, from, av.dgid))
+    return refuse(error, "{}: there is no route from {} to the peer's GID", who, info.netdev);
+  if (const int error = nic::neighbour_error(info, from, av.dgid))
+    return refuse(error,
+                  "{}: nobody answers ARP or neighbour solicitation at the next hop from {} to the "
+                  "peer's GID",
+                  who, info.netdev);
   return 0;
 }
 
@@ -119,6 +132,7 @@ ibv_ah* create_ah(ibv_pd* p, const ibv_ah_attr& attr) {
   const engine::ModifyResult path = pd->context->device->with_engine(
       [&](engine::Engine& e, Instant) { return e.check_path(ah->av); });
   if (!path.ok()) return fail(EINVAL, "create_ah: {}", path.what);
+  if (const int error = find_way(*pd->context, "create_ah", ah->av)) return errno = error, nullptr;
   if (const int error = check_group(*pd->context, ah->av)) return errno = error, nullptr;
   if (const int error = ah->claim.hold(pd->context->use(), Limit::max_ah, 1, "create_ah"))
     return errno = error, nullptr;

@@ -353,6 +353,10 @@ void wait_for_acks(pthread_mutex_t&, pthread_cond_t&, const std::uint32_t& compl
 
 // The address vector of `attr`, or an errno and a line in the log that begins with `who`.
 int make_address(const Context&, const ibv_ah_attr&, const char* who, engine::AddressVector&);
+// Looks for the way to a unicast GID, which may take a second: when everything else is known to be
+// right, and with no lock held.  0, or as the kernel's RDMA core has it for every NIC ENETUNREACH
+// (no route) or ETIMEDOUT (no answer from the next hop), and a line in the log.
+int find_way(const Context&, const char* who, engine::AddressVector&);
 void fill_ah_attr(const engine::AddressVector&, ibv_ah_attr&);
 
 int init_batch(Qp&, engine::QpType, std::uint64_t ops);  // extended posting (wr_start ...)

@@ -338,6 +338,28 @@ unsigned applicable(const Qp& qp, unsigned mask) {
   return mask;
 }
 
+// The address vector for modify_qp.  What the engine would refuse is refused before the search.
+int set_address(Qp& qp, const ibv_ah_attr& a, engine::QpAttributes& attr, unsigned mask) {
+  const std::string who = fmt::format("modify_qp qp {:#x}", qp.qp.qp_num);
+  if (const int error = make_address(*qp.context, a, who.c_str(), attr.av)) return error;
+  engine::QpState from{};
+  const engine::ModifyResult result =
+      qp.context->device->with_engine([&](engine::Engine& e, Instant) {
+        e.refresh(*qp.pair);
+        from = qp.pair->state.load(std::memory_order_relaxed);
+        return e.check_modify(*qp.pair, attr, mask);
+      });
+  if (!result.ok()) {
+    log_refusal(qp, from, mask & IBV_QP_STATE ? attr.state : from, result);
+    return EINVAL;
+  }
+  if (const int error = find_way(*qp.context, who.c_str(), attr.av)) return error;
+  // The kernel puts the route's in place of what the program has, which is 1 in many examples
+  // and would end at the first router.
+  attr.av.hop_limit = engine::AddressVector{}.hop_limit;
+  return 0;
+}
+
 int modify_qp(Qp& qp, const ibv_qp_attr& a, unsigned given) {
   if (const int error = fault(Call::modify_qp)) return error;
   if (!qp.context->works()) return EIO;
@@ -347,13 +369,8 @@ int modify_qp(Qp& qp, const ibv_qp_attr& a, unsigned given) {
   const unsigned mask = applicable(qp, given);
   if (const int error = check_device_attributes(qp, a, mask)) return error;
   engine::QpAttributes attr = convert(a, mask);
-  if (mask & IBV_QP_AV) {
-    const std::string who = fmt::format("modify_qp qp {:#x}", qp.qp.qp_num);
-    if (const int error = make_address(*qp.context, a.ah_attr, who.c_str(), attr.av)) return error;
-    // The kernel puts the route's in place of what the program has, which is 1 in many examples
-    // and would end at the first router.
-    attr.av.hop_limit = engine::AddressVector{}.hop_limit;
-  }
+  if (mask & IBV_QP_AV)
+    if (const int error = set_address(qp, a.ah_attr, attr, mask)) return error;
   const std::uint64_t held = qp.responder_resources.amount();
   if (mask & IBV_QP_MAX_DEST_RD_ATOMIC)
     if (const int error = hold_responder_resources(qp, a.max_dest_rd_atomic)) return error;
