@@ -48,6 +48,8 @@ void own_allocators(PdPlace& p, PdPlace& domain, TdPlace* td, ibv_context* c) {
   make(p, domain, td, c, own, give_back);
 }
 
+bool gives_no_memory(const PdPlace& p) { return p.allocator == fails; }
+
 namespace step {
 
 void td(Session& s, Record& in) {

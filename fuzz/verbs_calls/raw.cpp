@@ -105,15 +105,16 @@ void raw_qp(Session& s, Record& in) {
   a.cap = {sane ? 8 : size(in), sane ? 8 : size(in), sane ? 32 : size(in) % 64, 4, in.byte()};
   a.qp_type = IBV_QPT_RAW_PACKET;
   a.sq_sig_all = in.byte() & 1;
-  const bool extended = in.chance(96);
+  const bool extended = in.chance(96);  // has memory for a batch
   p.qp = made([&] { return extended ? create_with_batch(*pd, a) : ibv_create_qp(pd->pd, &a); });
   const ibv_context* c = pd->pd->context;
   const bool foreign = send->cq->context != c || receive->cq->context != c ||
                        (srq && (srq->srq->context != c || srq->xrcd));
+  const bool starved = extended && gives_no_memory(*pd);
   ibv_device_attr device;
   REQUIRE(ibv_query_device(pd->pd->context, &device) == 0);
-  if (!p.qp) return REQUIRE(!sane || foreign || device.max_raw_ethy_qp == 0);
-  REQUIRE(!foreign && device.max_raw_ethy_qp > 0);
+  if (!p.qp) return REQUIRE(!sane || foreign || starved || device.max_raw_ethy_qp == 0);
+  REQUIRE(!foreign && !starved && device.max_raw_ethy_qp > 0);
   p.ex = extended ? ibv_qp_to_qp_ex(p.qp) : nullptr;
   p.pd = pd, p.send = send, p.receive = receive, p.srq = srq;
   p.sig_all = a.sq_sig_all;

@@ -15,6 +15,8 @@ bool is_raw(const QpPlace&);
 std::uint64_t every_operation(ibv_qp_type);
 // --- domains.cpp: a parent domain whose memory is counted
 void own_allocators(PdPlace&, PdPlace& domain, TdPlace*, ibv_context*);
+// a parent domain whose function has no memory to give, so that what needs some cannot be made
+bool gives_no_memory(const PdPlace&);
 // --- prelude.cpp
 void prelude(Session&, Record&);
 // --- states.cpp: as far as RTS, with a peer out of the record
