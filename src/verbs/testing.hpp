@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -35,7 +36,8 @@ inline bool run_alone(const std::vector<std::string>& settings) {
   for (std::string& w : words) env.push_back(w.data());
   for (char** e = environ; *e; ++e) env.push_back(*e);
   env.push_back(nullptr);
-  std::string self = "/proc/self/exe";
+  // By its name, which valgrind can follow.
+  std::string self = std::filesystem::canonical("/proc/self/exe");
   char* argv[] = {self.data(), filter.data(), nullptr};
   pid_t child = 0;
   int status = -1;
