@@ -81,17 +81,22 @@ void FaultCount::report() const {
                rules_[i].text);
 }
 
+static std::string why_not(const faults::Rule& rule, std::uint64_t matched) {
+  if (!matched) return "nothing met its conditions";
+  if (rule.at) return "its time came, but there was nothing to raise it for";
+  return fmt::format(
+      "met {} times, but never the one it waits for{}", matched,
+      rule.action == faults::Action::event ? ", or with nothing to raise it for" : "");
+}
+
 bool FaultCount::all_fired() const {
   bool all = true;
   const auto counts = totals_->counts();
   for (std::size_t i = 0; i < rules_.size(); ++i) {
     if (counts[i].hits.load()) continue;
     all = false;
-    const std::uint64_t matched = counts[i].matched.load();
     fmt::print(stderr, "adverb: fault rule never fired: {}: {} ({})\n", place_of(rules_[i]),
-               rules_[i].text,
-               matched ? fmt::format("met {} times, but never the one it waits for", matched)
-                       : "nothing met its conditions");
+               rules_[i].text, why_not(rules_[i], counts[i].matched.load()));
   }
   return all;
 }

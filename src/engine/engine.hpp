@@ -158,10 +158,11 @@ class Engine {
   // Raises an event on the queue pair, its SRQ or that CQ of it (if there is one), as if the device
   // had found what the event tells: errors move queue pairs to ERROR.  Port and device events are
   // the nic's.
-  void inject(AsyncEvent, QueuePair&, CompletionQueue*);
+  // False: there is nothing to raise it for (an SRQ's event, and no SRQ).
+  bool inject(AsyncEvent, QueuePair&, CompletionQueue*);
   // WQ_FATAL for the work queue of that number, or for all that are not in RESET: they are in ERROR
-  // then.
-  void inject_wq_fatal(std::optional<Qpn> only = {});
+  // then.  False: there are none.
+  bool inject_wq_fatal(std::optional<Qpn> only = {});
   // Calls f(QueuePair&) for each queue pair; f may change states, but not destroy.
   template <class F>
   void for_each_qp(F&& f) {

@@ -105,11 +105,11 @@ TEST(Injection, EventsThatAreNoErrorLeaveTheQueuePair) {
 
 TEST(Injection, EventsOfAnSrqNeedOne) {
   Talk t({.srq_depth = 4});
-  t.engine.inject(AsyncEvent::srq_err, *t.qp, t.recv_cq);
-  t.engine.inject(AsyncEvent::srq_limit_reached, *t.qp, t.recv_cq);
+  EXPECT_TRUE(t.engine.inject(AsyncEvent::srq_err, *t.qp, t.recv_cq));
+  EXPECT_TRUE(t.engine.inject(AsyncEvent::srq_limit_reached, *t.qp, t.recv_cq));
   EXPECT_EQ(t.events(), (Words{"srq SRQ_LIMIT", "srq SRQ_ERR"}));
   Talk without;
-  without.engine.inject(AsyncEvent::srq_err, *without.qp, without.recv_cq);
+  EXPECT_FALSE(without.engine.inject(AsyncEvent::srq_err, *without.qp, without.recv_cq));
   EXPECT_EQ(without.events(), Words{});
 }
 

@@ -418,25 +418,31 @@ void Engine::to_error(QueuePair& q, AsyncEvent why, bool raise_event) {
   if (q.srq || q.type == QpType::xrc_recv) raise(q, AsyncEvent::qp_last_wqe_reached);
 }
 
-void Engine::inject(AsyncEvent event, QueuePair& q, CompletionQueue* cq) {
+bool Engine::inject(AsyncEvent event, QueuePair& q, CompletionQueue* cq) {
   TargetTurn turn(*this, q);
-  if (!turn) return;
+  if (!turn) return false;
   switch (event) {
     case AsyncEvent::qp_fatal:
     case AsyncEvent::qp_req_err:
     case AsyncEvent::qp_access_err:
-      if (q.state.load(std::memory_order_relaxed) == QpState::error) return raise(q, event);
-      return to_error(q, event, true);
+      if (q.state.load(std::memory_order_relaxed) == QpState::error)
+        raise(q, event);
+      else
+        to_error(q, event, true);
+      return true;
     case AsyncEvent::cq_err:
-      if (cq && !cq->overrun) raise_cq_error(*cq);
-      return;
+      if (!cq || cq->overrun) return false;
+      raise_cq_error(*cq);
+      return true;
     case AsyncEvent::srq_err:
     case AsyncEvent::srq_limit_reached:
-      if (!q.srq) return;
+      if (!q.srq) return false;
       (event == AsyncEvent::srq_err ? q.srq->error_pending : q.srq->limit_pending) = true;
-      return list_srq(*q.srq);
+      list_srq(*q.srq);
+      return true;
     default:
-      return raise(q, event);
+      raise(q, event);
+      return true;
   }
 }
 

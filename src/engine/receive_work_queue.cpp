@@ -86,12 +86,16 @@ void Engine::raise_fatal(ReceiveWorkQueue& wq) {
   if (!std::exchange(wq.listed, true)) wq.next_event = std::exchange(wq_events_, &wq);
 }
 
-void Engine::inject_wq_fatal(std::optional<Qpn> only) {
+bool Engine::inject_wq_fatal(std::optional<Qpn> only) {
+  bool raised = false;
   for (auto& wq : wqs_) {
-    if (only && wq->number != *only) continue;
-    if (wq->state.load(std::memory_order_relaxed) == WqState::error) raise_fatal(*wq);
+    const WqState state = wq->state.load(std::memory_order_relaxed);
+    if ((only && wq->number != *only) || state == WqState::reset) continue;
+    if (state == WqState::error) raise_fatal(*wq);
     to_error(*wq, true);
+    raised = true;
   }
+  return raised;
 }
 
 void Engine::flush(ReceiveWorkQueue& wq) {

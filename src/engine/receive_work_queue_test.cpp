@@ -143,10 +143,11 @@ TEST_F(WorkQueues, AnInjectedFailureMovesToErrorAndFlushes) {
   EXPECT_EQ(wq->state.load(), WqState::error);
   EXPECT_EQ(other->state.load(), WqState::ready);
   EXPECT_EQ(events(), "w");
-  engine.inject_wq_fatal();
+  EXPECT_TRUE(engine.inject_wq_fatal());
   EXPECT_EQ(other->state.load(), WqState::error);
   EXPECT_EQ(unused->state.load(), WqState::reset);
   EXPECT_EQ(events(), "ww") << "in ERROR: the event";
+  EXPECT_FALSE(engine.inject_wq_fatal(unused->number)) << "in RESET: nothing";
 }
 
 TEST_F(WorkQueues, ALongFrameFailsTheQueue) {

@@ -83,6 +83,11 @@ void Matcher::hit(std::size_t i) {
   if (!total_.empty()) total_[i].hits.fetch_add(1, std::memory_order_relaxed);
 }
 
+void Matcher::take_back(std::uint32_t i) {
+  --counts_[i].hits;
+  if (!total_.empty()) total_[i].hits.fetch_sub(1, std::memory_order_relaxed);
+}
+
 void Matcher::apply(std::size_t i, const PacketFields& f, Decision& d) {
   const Rule& r = rules_[i];
   switch (r.action) {
@@ -112,6 +117,7 @@ void Matcher::apply(std::size_t i, const PacketFields& f, Decision& d) {
       break;
     case Action::event:
       d.events |= 1u << r.event;
+      d.event_rule[r.event] = static_cast<std::uint32_t>(i);
       break;
     case Action::port_down:
       d.port_down = true;
@@ -154,7 +160,7 @@ std::optional<TimedAction> Matcher::take_due(Instant now) {
   if (!total_.empty()) total_[i].matched.fetch_add(1, std::memory_order_relaxed);
   hit(i);
   const Rule& r = rules_[i];
-  return TimedAction{r.action, r.event, r.qp, r.transport, r.time};
+  return TimedAction{r.action, r.event, r.qp, r.transport, r.time, i};
 }
 
 }  // namespace adverb::faults

@@ -58,6 +58,7 @@ struct Decision {
   std::array<Damage, 4> damage{};
   std::uint8_t syndrome = 0;  // answer with this AETH syndrome; 0: with none
   std::uint32_t events = 0;   // bits of ibv_event_type, for the packet's queue pair
+  std::array<std::uint32_t, 32> event_rule{};  // for each of these bits, the rule that set it
   bool port_down = false, port_up = false;
   Duration down_time{};   // zero: for ever
   bool harmless() const;  // nothing of all this
@@ -70,6 +71,7 @@ struct TimedAction {
   std::optional<Qpn> qp;  // of which queue pairs; none: of all
   std::optional<wire::Transport> transport;
   Duration down_time{};
+  std::uint32_t rule = 0;
 };
 
 // How often a rule's conditions were met, and how often it acted.
@@ -93,6 +95,8 @@ class Matcher {
   bool has_packet_rules() const { return !packet_rules_.empty(); }
   Instant next_deadline() const;  // of rules with `at`
   std::optional<TimedAction> take_due(Instant now);
+  // An event of this rule found nothing to be raised for: then it has not acted.
+  void take_back(std::uint32_t rule);
 
   std::span<const RuleCount> counts() const { return counts_; }
   std::span<const Rule> rules() const { return rules_; }

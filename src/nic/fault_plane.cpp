@@ -46,29 +46,29 @@ bool FaultPlane::raise_at_device(AsyncEvent event) {
   }
 }
 
-void FaultPlane::raise(unsigned number, Qpn qpn, bool receiving) {
+bool FaultPlane::raise(unsigned number, Qpn qpn, bool receiving) {
   const auto event = static_cast<AsyncEvent>(number);
-  if (raise_at_device(event)) return;
+  if (raise_at_device(event)) return true;
   // Work queues take Ethernet frames, which rules do not see: packets of others bring it about.
   if (event == AsyncEvent::wq_fatal) return device_.engine->inject_wq_fatal();
-  if (QueuePair* q = device_.engine->find(qpn))
-    device_.engine->inject(event, *q, receiving ? q->recv_cq : q->send_cq);
+  QueuePair* q = device_.engine->find(qpn);
+  return q && device_.engine->inject(event, *q, receiving ? q->recv_cq : q->send_cq);
 }
 
-void FaultPlane::raise_timed(const faults::TimedAction& action) {
+bool FaultPlane::raise_timed(const faults::TimedAction& action) {
   const auto event = static_cast<AsyncEvent>(action.event);
-  if (raise_at_device(event)) return;
-  if (event == AsyncEvent::wq_fatal) {
-    if (!action.transport) device_.engine->inject_wq_fatal(action.qp);
-    return;
-  }
+  if (raise_at_device(event)) return true;
+  if (event == AsyncEvent::wq_fatal)
+    return !action.transport && device_.engine->inject_wq_fatal(action.qp);
+  bool raised = false;
   device_.engine->for_each_qp([&](QueuePair& q) {
     if (action.qp && q.qpn != *action.qp) return;
     if (action.transport && engine::transport_of(q.type) != *action.transport) return;
-    device_.engine->inject(event, q, q.send_cq);
+    raised |= device_.engine->inject(event, q, q.send_cq);
     if (event == AsyncEvent::cq_err && q.recv_cq != q.send_cq)
-      device_.engine->inject(event, q, q.recv_cq);
+      raised |= device_.engine->inject(event, q, q.recv_cq);
   });
+  return raised;
 }
 
 void FaultPlane::set_port_state(bool up) {

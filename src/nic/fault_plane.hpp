@@ -31,8 +31,8 @@ class FaultPlane final : public port::FaultHost {
   // --- FaultHost
   Instant now() override { return clock_now(); }
   std::optional<faults::QpFacts> facts(Qpn) override;
-  void raise(unsigned event, Qpn, bool receiving) override;
-  void raise_timed(const faults::TimedAction&) override;
+  bool raise(unsigned event, Qpn, bool receiving) override;
+  bool raise_timed(const faults::TimedAction&) override;
   void set_port_state(bool up) override;
 
  private:

@@ -109,15 +109,17 @@ void FaultyPort::timed(Instant now) {
         set_up(true);
         break;
       default:
-        host_.raise_timed(*action);
+        if (!host_.raise_timed(*action)) matcher_.take_back(action->rule);
     }
   }
 }
 
 // What of a decision is not about the frame itself.
 void FaultyPort::consequences(const Decision& d, Qpn qp, bool receiving, Instant now) {
-  for (unsigned events = d.events; events; events &= events - 1)
-    host_.raise(static_cast<unsigned>(__builtin_ctz(events)), qp, receiving);
+  for (unsigned events = d.events; events; events &= events - 1) {
+    const auto event = static_cast<unsigned>(__builtin_ctz(events));
+    if (!host_.raise(event, qp, receiving)) matcher_.take_back(d.event_rule[event]);
+  }
   if (d.port_down) {
     up_at_ = d.down_time == Duration{} ? never : now + d.down_time;
     set_up(false);

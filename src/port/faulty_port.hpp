@@ -27,9 +27,9 @@ class FaultHost {
   virtual Instant now() = 0;
   virtual std::optional<faults::QpFacts> facts(Qpn) = 0;
   // An event (ibv_event_type) for a queue pair of ours.  `receiving`: a request of its peer brought
-  // it about.
-  virtual void raise(unsigned event, Qpn, bool receiving) = 0;
-  virtual void raise_timed(const faults::TimedAction&) = 0;
+  // it about.  False, as below: there is nothing that it could be raised for.
+  virtual bool raise(unsigned event, Qpn, bool receiving) = 0;
+  virtual bool raise_timed(const faults::TimedAction&) = 0;
   virtual void set_port_state(bool up) = 0;
 };
 

@@ -67,12 +67,14 @@ struct Bench final : FaultHost {
     if (q != ours) return std::nullopt;
     return faults::QpFacts{.peer_qp = theirs, .first_sent = Psn(10), .first_received = Psn(20)};
   }
-  void raise(unsigned event, Qpn q, bool receiving) override {
+  bool raise(unsigned event, Qpn q, bool receiving) override {
     said.push_back("event " + std::to_string(event) + (q == ours ? " ours" : " other") +
                    (receiving ? " receiving" : " sending"));
+    return raises;
   }
-  void raise_timed(const faults::TimedAction& a) override {
+  bool raise_timed(const faults::TimedAction& a) override {
     said.push_back("timed event " + std::to_string(a.event));
+    return raises;
   }
   void set_port_state(bool up) override { said.push_back(up ? "up" : "down"); }
 
@@ -123,6 +125,7 @@ struct Bench final : FaultHost {
   std::vector<Sent> sent;
   std::deque<engine::RxFrame> waiting;
   std::vector<std::string> said;
+  bool raises = true;  // is there something to raise events for?
   Bytes payload = {1, 2, 3, 4}, last_payload;
   std::uint8_t last_syndrome = 0;
   std::unique_ptr<FaultyPort> port;
@@ -283,6 +286,24 @@ TEST(FaultyPort, TimedRulesComeDueWithoutAFrame) {
   b.time += 10ms;
   b.received();
   EXPECT_THAT(b.said, ElementsAre("down", "timed event 18", "up"));
+}
+
+TEST(FaultyPort, AnEventThatIsRaisedForNothingIsNoHit) {
+  Bench b("event SRQ_ERR at 1ms\nevent SRQ_ERR tx times 2\ndrop tx psn 3");
+  const auto hits = [&](std::size_t rule) { return b.port->matcher().counts()[rule].hits; };
+  b.raises = false;
+  b.time += 10ms;
+  b.received();
+  b.send({1, 2, 3});
+  EXPECT_EQ(b.said.size(), 4u);
+  EXPECT_EQ(hits(0), 0u);
+  EXPECT_EQ(hits(1), 0u);
+  EXPECT_EQ(hits(2), 1u);
+  EXPECT_EQ(b.port->matcher().counts()[1].matched, 3u);
+  b.raises = true;
+  b.send({4, 5, 6});
+  EXPECT_EQ(hits(1), 2u);
+  EXPECT_EQ(b.said.size(), 6u);
 }
 
 TEST(FaultyPort, EventsNameTheQueuePairAndItsSide) {
